@@ -16,6 +16,7 @@ SERVER = """
 select current_setting('server_version_num')::int, current_setting('wal_level'), pg_is_in_recovery(),
        (select rolreplication or rolsuper from pg_roles where rolname = current_user), current_user
 """
+ROLE = "select current_user"
 PUBLICATIONS = "select pubname from pg_publication"
 # `to_jsonb(row) ->> 'column'` is NULL if the server is too old to have the column. The left join returns a row also if
 # there is no slot.
@@ -74,6 +75,16 @@ where published.pubname = any(%s)
 """
 """The published tables with their published columns, and whether the changes of each have a key: that of the replica
 identity's index, or the primary key."""
+
+SIGNAL_TABLE = """
+select array(select attname::text from pg_attribute where attrelid = relation.oid and attnum > 0 and not attisdropped),
+       has_table_privilege(relation.oid, 'select') or exists (
+         select from pg_publication_tables
+         where schemaname = nspname and tablename = relname and pubname = any(%(names)s))
+from pg_class relation join pg_namespace namespace on namespace.oid = relation.relnamespace
+where nspname = %(schema)s and relname = %(table)s
+"""
+"""The columns of the signal table, and whether its signals can be read: with a query, or from the log."""
 
 SHARDED = """
 select distinct published.pubname, coalesce(leaf.relid, root.oid)::regclass::text,
@@ -182,6 +193,35 @@ def source_tables(stream: ChangeStream, rows: Rows) -> list[SourceTable]:
         every = dict.fromkeys((*(before.columns if before else ()), *columns))
         merged[schema, name] = SourceTable(schema, name, tuple(every), has_key)
     return [merged[name] for name in sorted(merged)]
+
+
+def check_signal_table(stream: ChangeStream, rows: Rows, name: str) -> None:
+    """Check that signals can be read from the table ``schema.table``.
+
+    Raises:
+        SetupError: it does not exist, lacks a column, or the role may not read it.
+    """
+    schema, _, table = name.partition(".")
+    found = rows(SIGNAL_TABLE, {"schema": schema, "table": table, "names": list(stream.publications)})
+    ((user,),) = rows(ROLE)
+    sql = _quoted_table(name)
+    grant = f"GRANT SELECT ON {sql} TO {_quoted(user)}"
+    if not found:
+        raise SetupError(
+            f"{stream}: there is no table {name}, which signal_table names",
+            run=[f"CREATE TABLE {sql} (id text, type text, data text)", grant],
+        )
+    ((columns, is_readable),) = found
+    if missing := [column for column in ("id", "type", "data") if column not in columns]:
+        raise SetupError(
+            f"{stream}: the signal table {name} has no column {', '.join(missing)}",
+            run=[f"ALTER TABLE {sql} ADD COLUMN {column} text" for column in missing],
+        )
+    if not is_readable:
+        raise SetupError(
+            f"{stream}: the role may not read the signal table {name}",
+            run=[f"GRANT SELECT ON {sql} TO PUBLIC"],
+        )
 
 
 def unmatched_tables(stream: ChangeStream, rows: Rows, patterns: Sequence[str]) -> Unmatched:

@@ -50,6 +50,7 @@ from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.settings import Limits
+from penstock.io.change_streams.snapshots.channels import check_folder
 from penstock.io.change_streams.snapshots.options import NEVER, WHEN_NEEDED, SnapshotOptions, initial_request
 from penstock.io.postgres import coder
 from penstock.io.postgres.log_reader import NO_SNAPSHOTS, LogPosition, LogReader
@@ -59,6 +60,7 @@ from penstock.io.postgres.preflight import (
     IDENTITIES,
     Slot,
     check_shards,
+    check_signal_table,
     check_source,
     free_slot_problems,
     prepared_slot,
@@ -215,9 +217,26 @@ class ReadPostgresFn(ReadChangeStreamFn):
         A slot has its own position, so any start is possible.
         """
         check_end(stream.start, stream.end, SetupError)
-        missing = self.unmatched_tables(stream).names
-        if missing:
-            raise SetupError("; ".join(missing))
+        if problems := self.start_problems(stream):
+            raise SeveralProblemsError.of(problems, stream.database)
+
+    def start_problems(self, stream: ChangeStream) -> list[ChangeStreamError]:
+        """Return what keeps a pipeline from starting. One that resumes is warned: tables may have been dropped."""
+        options = self._settings.snapshots
+        problems: list[ChangeStreamError] = [SetupError(text) for text in self.unmatched_tables(stream).names]
+        checks: list[Callable[[], None]] = []
+        if table := options.signal_table:
+            checks.append(
+                lambda: self.asked(stream, lambda client: check_signal_table(stream, client.rows, table))
+            )
+        if options.signal_folder:
+            checks.append(partial(check_folder, options.signal_folder))
+        for check in checks:
+            try:
+                check()
+            except SetupError as error:
+                problems.append(error)
+        return problems
 
     def unmatched_tables(self, stream: ChangeStream) -> Unmatched:
         """Return texts about `tables` that match none; see `preflight.unmatched_tables`."""
@@ -418,8 +437,9 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         def ask(client: _Asking) -> list[str]:
             return [text for shard in self._stream.shards for text in warnings_of(shard, client.rows)]
 
-        unmatched = self._fn.unmatched_tables(self._stream)
-        return [*self._asked(ask), *unmatched.names, *unmatched.globs]
+        fn = self._fn
+        problems = map(str, fn.start_problems(self._stream))
+        return [*self._asked(ask), *problems, *fn.unmatched_tables(self._stream).globs]
 
     def source_tables(self) -> list[SourceTable]:
         """Return the published tables that are read, with their columns. It asks the server.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import SetupError
+from penstock.folders import check_creatable
 from penstock.io.change_streams.snapshots.options import SnapshotOptions
 from penstock.io.change_streams.snapshots.signals import Signal, SignalError, parse_signal, parse_signal_line
 
@@ -109,6 +110,18 @@ class FolderChannel:
 
     def close(self) -> None:
         """Do nothing: files are open only while they are read."""
+
+
+def check_folder(path: str) -> None:
+    """Check that the folder of signals can be made or exists, and make nothing.
+
+    Raises:
+        SetupError: it cannot.
+    """
+    try:
+        check_creatable(path)
+    except OSError as error:
+        raise SetupError(f"signal_folder {path} cannot be used: {error.strerror}") from error
 
 
 class TableChannel:

@@ -80,6 +80,31 @@ def test_everything_that_is_missing_is_told_at_once_with_statements_that_repair_
     source.check()
 
 
+def test_a_place_for_signals_that_does_not_exist_is_told_with_the_statements(database):
+    database.execute(TABLE)
+    database.publish("for table t")
+    role = f"reader_{database.name}"
+    database.execute(f"create role {role} login replication")
+    dsn = database.server.dsn(database.name, role)
+    source = database.source(dsn=dsn, signal_table="public.Signals", signal_folder="/proc/signals")
+    with pytest.raises(
+        SeveralProblemsError, match="(?s)no table public.Signals.*signal_folder /proc/signals"
+    ) as told:
+        source.check_start()
+    database.execute(*told.value.statements)
+    source = database.source(dsn=dsn, signal_table="public.Signals")
+    source.check_start()
+    database.execute('alter table "Signals" drop column data', f'revoke all on "Signals" from {role}')
+    with pytest.raises(SetupError, match="has no column data"):
+        source.check_start()
+    assert any("has no column data" in text for text in source.setup_warnings())
+    database.execute('alter table "Signals" add column data text')
+    with pytest.raises(SetupError, match='may not read.*GRANT SELECT ON public."Signals"'):
+        source.check_start()
+    database.execute('alter publication changes add table "Signals"')  # then signals are read from the log
+    source.check_start()
+
+
 def test_create_slot_makes_the_slot_once(database):
     database.execute(TABLE, "create publication changes for all tables")
     source = database.source(create_slot=True, end=None)
