@@ -40,6 +40,8 @@ MOST_IN_BATCH = 256
 """Steps that are handed over at once."""
 MOST_IN_RUN = 16
 """Records in one claim: few, so that a consumer that is split soon comes to an end."""
+STATUS_SECONDS = 1.0
+"""How often a reader that waits for its consumer tells the server that it is still there."""
 _TICK_SECONDS = 0.05
 """How long the thread waits for rows of an initial snapshot before it looks whether it was stopped."""
 LEAST_CLAIMED = 50_000
@@ -481,7 +483,7 @@ class LogReader:
                     steps += self._added(self._merge)
                     if self._merge.waits_for_log:
                         log.hurry()
-                if steps and not self._put(steps):
+                if steps and not self._put(steps, log):
                     return
 
     def _look(self) -> None:
@@ -613,8 +615,11 @@ class LogReader:
         start = record.transaction.commit_lsn
         return start < position.lsn or record.sequence <= position.claimed
 
-    def _put(self, steps: list[QueuedStep]) -> bool:
-        """Queue steps; wait while the budget is used up. False: the read has ended or the reader was stopped."""
+    def _put(self, steps: list[QueuedStep], log: Log | None = None) -> bool:
+        """Queue steps; wait while the budget is used up. False: the read has ended or the reader was stopped.
+
+        `log`: the open connection, which is kept alive meanwhile.
+        """
         if self._warnings:
             steps[0].warnings, self._warnings = self._warnings, ()
         with self._changed:
@@ -624,12 +629,21 @@ class LogReader:
             size = sum(step.size for step in steps)
             self._ahead.queued_bytes += size
             self._changed.notify_all()
-            self._changed.wait_for(
+        while not self._has_room(STATUS_SECONDS):
+            # A server that gets no status for `wal_sender_timeout` ends the connection and decodes the log again.
+            if log is not None:
+                log.acknowledge(self._acknowledged)
+        return not (self._stopped or steps[-1].ended)
+
+    def _has_room(self, timeout: float) -> bool:
+        """Wait until the budget is not used up, for `timeout` seconds. True also when the reader was stopped."""
+        with self._changed:
+            return self._changed.wait_for(
                 lambda: (
                     self._stopped or not self._queue or self._ahead.queued_bytes < self._ahead.buffer_bytes
-                )
+                ),
+                timeout,
             )
-        return not (self._stopped or steps[-1].ended)
 
 
 def _row_bytes(records: Iterable[Any]) -> int:

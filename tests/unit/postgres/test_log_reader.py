@@ -213,6 +213,18 @@ def test_the_reader_stops_receiving_over_its_budget():
     assert ahead.queued_bytes == 0
 
 
+def test_a_reader_over_its_budget_still_answers_the_server(monkeypatch):
+    # The server ends a connection that does not answer for `wal_sender_timeout`, and decodes the log again.
+    monkeypatch.setattr("penstock.io.postgres.log_reader.STATUS_SECONDS", 0.01)
+    server = Server(records(1, 3))
+    reading = reader(server, buffer_bytes=1)
+    wait_until(lambda: len(server.acknowledged) > 5, "the reader sends no status")
+    reading.acknowledge(50)
+    wait_until(lambda: server.acknowledged[-1] == 50)
+    assert len(server.opened) == 1
+    reading.stop()
+
+
 def test_an_error_of_the_thread_is_raised_by_the_consumer():
     server = Server([])
 
