@@ -54,6 +54,59 @@ def check_choices(
     return found
 
 
+def nan_warnings(options: EventOptions, tables: Sequence[SourceTable]) -> list[str]:
+    """Return the warning about columns in which one NaN would stop the pipeline; none with dead letters.
+
+    `tables`: those that the source reads, for a format that refuses NaN.
+    """
+    if options.dead_letters is not None:
+        return []
+    selection = TableSelection(tuple(options.tables), tuple(options.without_tables))
+    found = [
+        f"{table}.{column}"
+        for table in tables
+        if selection.has(table.schema, table.name)
+        for column in table.decimals
+        if not _is_left_out(options, table, column)
+    ]
+    if not found:
+        return []
+    shown = ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+    return [
+        f"{shown}: a numeric column may hold NaN or Infinity, which format {options.format} cannot show with "
+        "decimal_handling_mode=precise, and one such value stops the pipeline. If your rows may have them, set "
+        "debezium.decimal_handling_mode to string or double, or set dead_letters"
+    ]
+
+
+def partial_warnings(options: EventOptions, capture_type: str) -> list[str]:
+    """Return the warning about records of Spanner that name the changed columns only; for a format with schemas."""
+    if capture_type not in ("OLD_AND_NEW_VALUES", "NEW_VALUES"):
+        return []
+    return [
+        f"the change stream has the value_capture_type {capture_type}, so a record names the columns that changed and "
+        f"no others, and the schema of format {options.format} differs from record to record. For one schema, change "
+        "the stream to NEW_ROW or NEW_ROW_AND_OLD_VALUES, or set materialize_rows=true"
+    ]
+
+
+def _is_left_out(options: EventOptions, table: SourceTable, column: str) -> bool:
+    """Whether a column is not sent, or sent as a masked text."""
+
+    def names(references: Iterable[str]) -> bool:
+        meant = map(table_and_column, references)
+        return any(
+            column == each and matches_table((pattern,), table.schema, table.name) for pattern, each in meant
+        )
+
+    kept = not options.only_columns or names(options.only_columns)
+    return not kept or names(options.without_columns) or names(options.mask_columns)
+
+
+_SHOWN = 5
+"""Columns that a warning names."""
+
+
 def _columns_of(options: EventOptions) -> dict[str, Iterable[str]]:
     return {
         "only_columns": options.only_columns,

@@ -13,7 +13,13 @@ from penstock.errors import SeveralProblemsError, UsageError
 from penstock.event.replica import encode_version
 from penstock.io.files import WriteToJsonLines
 from penstock.io.staging.dead_letter_limit import StopAtLimit
-from penstock.pipelines.choices_check import Findings, check_choices, has_choices
+from penstock.pipelines.choices_check import (
+    Findings,
+    check_choices,
+    has_choices,
+    nan_warnings,
+    partial_warnings,
+)
 from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.event_steps import column_steps, row_steps, secret_key
 from penstock.pipelines.replay import NoRecords
@@ -131,16 +137,22 @@ def _choices_of(options: EventOptions, tables: Callable[[], Any], stream: Any, n
 
 
 class FormatCheck:
-    """Whether a source satisfies a format; `options`, `system` and `capture` are those of `EventLines`.
+    """Whether a source satisfies a format. `tables`: see `ToEvents`; the other arguments are those of `EventLines`.
 
     Raises:
         UsageError: no setting of the system satisfies the format (Bigtable).
     """
 
     def __init__(
-        self, options: EventOptions, format_: Format, system: str, capture: Callable[[], str]
+        self,
+        options: EventOptions,
+        format_: Format,
+        system: str,
+        capture: Callable[[], str],
+        tables: Callable[[], Any] | None = None,
     ) -> None:
-        self._options, self.format, self._capture = options, format_, capture
+        self._options, self.format, self._capture, self._tables = options, format_, capture, tables
+        self._system = system
         if system == "bigtable":  # nothing has to be asked for
             self._check_capture()
 
@@ -157,6 +169,19 @@ class FormatCheck:
             check()
         if any(kind == "hash" for _, _, kind, _ in self._options.chosen_masks()):
             secret_key(self._options.mask_key or "")
+
+    def setup_warnings(self) -> list[str]:
+        """Return warnings about columns that the format may refuse, and about schemas that change with each record."""
+        options, tables = self._options, self._tables
+        if options.replay is not None:
+            return []
+        warnings = []
+        if tables is not None and getattr(self.format, "refuses_nan", False):
+            warnings += nan_warnings(options, tables())
+        has_schema = getattr(self.format, "has_schema", False)
+        if self._system == "spanner" and has_schema and not options.materialize_rows:
+            warnings += partial_warnings(options, self._capture())
+        return warnings
 
     def _check_capture(self) -> None:
         mode = getattr(self.format, "required_mode", None)
@@ -178,6 +203,10 @@ class CheckedWrite(beam.PTransform):  # type: ignore[misc, unused-ignore]
     def check(self) -> None:
         """See `FormatCheck.check`."""
         self._check.check()
+
+    def setup_warnings(self) -> list[str]:
+        """See `FormatCheck.setup_warnings`."""
+        return self._check.setup_warnings()
 
     def expand(self, events: Any) -> Any:
         """Return the outputs of the sink."""
@@ -216,7 +245,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         self._options, self._shards = options, shards
         self._system, self._stream = system, stream
         self._format = options.make_format(system, stream)
-        self._check = FormatCheck(options, self._format, system, capture)
+        self._check = FormatCheck(options, self._format, system, capture, tables)
         self._lines = RecordLines(self._format, options.lines)
         self._to_events = ToEvents(options, system, stream, tables)
         if options.barrier_seconds:
@@ -226,6 +255,10 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
     def check(self) -> None:
         """See `FormatCheck.check`."""
         self._check.check()
+
+    def setup_warnings(self) -> list[str]:
+        """See `FormatCheck.setup_warnings`."""
+        return self._check.setup_warnings()
 
     def expand(self, records: Any) -> beam.PCollection[Line]:
         """Apply the steps to the output of a `readable` source; a step that has nothing to do is left out."""

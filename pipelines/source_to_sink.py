@@ -88,7 +88,13 @@ def build_function(source: str, sink: str) -> Callable[..., Any]:
         sink = _sink(kind, given, format=format_)
         if metadata is None:  # whose records belong to no table of the source
             sink = sink.selecting(_selected_tables(given))
-        check = FormatCheck(options, format_, source, getattr(transform, "capture_type", str))
+        check = FormatCheck(
+            options,
+            format_,
+            source,
+            getattr(transform, "capture_type", str),
+            getattr(transform, "source_tables", None),
+        )
         return _apply(pipeline, source, transform, options, sink, check, metadata)
 
     build.__name__ = f"{source}_to_{sink}"

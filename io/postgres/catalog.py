@@ -1,7 +1,7 @@
 """The questions to PostgreSQL's catalogue, and a table as the log and the catalogue describe it together. Pure.
 
 The catalogue describes the table as it is now, the log as it was at the time of the change. Columns, types and identity
-come from the log; only the order of the primary key, the constraints NOT NULL and the defaults come from the catalogue.
+come from the log; only the key and its order, the constraints NOT NULL and the defaults come from the catalogue.
 """
 
 from __future__ import annotations
@@ -13,20 +13,37 @@ from penstock.io.postgres import messages as log
 from penstock.io.postgres.column_types import TypeCatalog, column_type
 from penstock.io.postgres.record import Table, TableColumn
 
-RELATION = """
+KEY_INDEX = """
+index.indrelid = relation.oid and case when relation.relreplident = 'i' then index.indisreplident
+else index.indisprimary or (
+    index.indisunique and index.indisvalid and index.indimmediate and index.indpred is null and index.indexprs is null
+    and not exists (select from pg_attribute part where part.attrelid = relation.oid and not part.attnotnull
+                    and part.attnum = any((index.indkey::int2[])[0:index.indnkeyatts - 1]))) end
+"""
+"""Whether an `index` identifies the rows of a `relation`: the index of the replica identity, else the primary key, or
+a unique index that holds no NULL. Columns that an index only includes are no part of a key."""
+
+RELATION = f"""
+with relation as (select oid, relreplident from pg_class where oid = %s),
+key as (
+    select (index.indkey::int2[])[0:index.indnkeyatts - 1] as columns
+    from relation join pg_index index on {KEY_INDEX} join pg_class named on named.oid = index.indexrelid
+    order by index.indisprimary desc, named.relname limit 1
+)
 select attribute.attname,
        attribute.attnotnull or exists (select from pg_type where oid = attribute.atttypid and typnotnull),
-       (select position from unnest(key.indkey::int2[]) with ordinality as keys (number, position)
+       (select position from unnest(key.columns) with ordinality as keys (number, position)
         where keys.number = attribute.attnum),
        (select pg_get_expr(adbin, adrelid) from pg_attrdef
         where adrelid = attribute.attrelid and adnum = attribute.attnum and attribute.attgenerated = '')
-from pg_class relation
+from relation
 join pg_attribute attribute on attribute.attrelid = relation.oid and attribute.attnum > 0 and not attribute.attisdropped
-left join pg_index key on key.indrelid = relation.oid
-     and case when relation.relreplident = 'i' then key.indisreplident else key.indisprimary end
-where relation.oid = %s
+left join key on true
 """
-"""Column, whether it is NOT NULL, its position (from 1) in the primary key or in the identity index, its default."""
+"""Column, whether it is NOT NULL, its position (from 1) in the key, its default.
+
+A table with several unique indexes has the first one by name, as in Debezium.
+"""
 
 # The server gives ids from 16384 on to objects that are not part of PostgreSQL itself.
 TYPES = """
@@ -48,6 +65,9 @@ def describe(relation: log.Relation, columns: Sequence[tuple[Any, ...]], types: 
     # Under FULL the log marks every column as a part of the identity, which says nothing about the key.
     full = relation.replica_identity == "f"
     keys = {name: position for name, (_, position, _) in known.items() if position is not None}
+    if not keys.keys() <= {column.name for column in relation.columns}:
+        # A part of the key is not published, and the rest of it does not identify a row; or a column was renamed since.
+        keys = {}
     if not keys and not full:
         named = [column.name for column in relation.columns if column.is_key]
         keys = {name: number for number, name in enumerate(named, 1)}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from penstock.errors import ChangeStreamError, PositionLostError, SetupError, SeveralProblemsError
+from penstock.io.postgres.catalog import KEY_INDEX
 from penstock.io.postgres.record import parse_lsn
 from penstock.io.postgres.source import ChangeStream
 from penstock.tables import SourceTable, Unmatched, unmatched
@@ -61,20 +62,22 @@ where pubname = any(%s) and not has_table_privilege(relation.oid, 'select')
 """Published tables that the role may not select from."""
 
 # Column lists exist from PostgreSQL 15 on; `to_jsonb` gives NULL for a column that the view does not have.
-SOURCE_TABLES = """
+SOURCE_TABLES = f"""
 select published.schemaname, published.tablename,
        coalesce((select array_agg(value) from jsonb_array_elements_text(to_jsonb(published) -> 'attnames')),
                 array(select attname::text from pg_attribute where attrelid = relation.oid and attnum > 0
                       and not attisdropped and attgenerated = '' order by attnum)),
-       exists (select from pg_index where indrelid = relation.oid
-               and case when relation.relreplident = 'i' then indisreplident else indisprimary end)
+       exists (select from pg_index index where {KEY_INDEX}),
+       array(select attname::text from pg_attribute join pg_type type on type.oid = atttypid
+             where attrelid = relation.oid and attnum > 0 and not attisdropped
+             and 'numeric'::regtype in (type.oid, type.typbasetype, type.typelem) order by attnum)
 from pg_publication_tables published
 join pg_namespace namespace on namespace.nspname = published.schemaname
 join pg_class relation on relation.relnamespace = namespace.oid and relation.relname = published.tablename
 where published.pubname = any(%s)
 """
-"""The published tables with their published columns, and whether the changes of each have a key: that of the replica
-identity's index, or the primary key."""
+"""The published tables with their published columns, whether the changes of each have a key, and its columns of
+numeric."""
 
 SIGNAL_TABLE = """
 select array(select attname::text from pg_attribute where attrelid = relation.oid and attnum > 0 and not attisdropped),
@@ -187,11 +190,13 @@ def source_tables(stream: ChangeStream, rows: Rows) -> list[SourceTable]:
     """Return the tables of the publications of all slots."""
     names = [name for shard in stream.shards for name in shard.publications]
     merged: dict[tuple[str, str], SourceTable] = {}
-    for schema, name, columns, has_key in rows(SOURCE_TABLES, (names,)):
+    for schema, name, columns, has_key, numbers in rows(SOURCE_TABLES, (names,)):
         before = merged.get((schema, name))
         # Two publications may publish different columns of a table; the server sends all of them.
         every = dict.fromkeys((*(before.columns if before else ()), *columns))
-        merged[schema, name] = SourceTable(schema, name, tuple(every), has_key)
+        merged[schema, name] = SourceTable(
+            schema, name, tuple(every), has_key, tuple(each for each in numbers if each in every)
+        )
     return [merged[name] for name in sorted(merged)]
 
 

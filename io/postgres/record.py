@@ -41,7 +41,8 @@ class TableColumn(msgspec.Struct, frozen=True, array_like=True):
     """A published column.
 
     `in_identity`: part of the replica identity, under FULL every column. `key_position`: 1 for the first column of the
-    primary key (of the identity index under INDEX), None outside of it. `nullable` None: the catalogue no longer has
+    primary key (of the identity index under INDEX; without both of a unique index that holds no NULL), None outside of
+    it. `nullable` None: the catalogue no longer has
     it. `default`: the expression of the default.
     """
 

@@ -24,12 +24,14 @@ class SourceTable:
     """A table whose changes a source sends, with the columns that it sends now.
 
     `schema`: empty if the source has none, or for Spanner's default one. `has_key`: whether its changes have a key.
+    `decimals`: the columns whose type is a decimal number that may be NaN (PostgreSQL's numeric, and arrays of it).
     """
 
     schema: str
     name: str
     columns: tuple[str, ...]
     has_key: bool = True
+    decimals: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}" if self.schema else self.name

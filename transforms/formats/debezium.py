@@ -144,6 +144,17 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         return self._make_plan(source, schema)
 
     @property
+    def has_schema(self) -> bool:
+        """Whether records contain or name the schema of their values."""
+        converter = self._options.value_converter
+        return converter.embeds_schema or not converter.as_json
+
+    @property
+    def refuses_nan(self) -> bool:
+        """Whether a decimal that is NaN or infinite is refused."""
+        return self._options.modes.decimal_handling_mode == "precise" and not self._options.exact
+
+    @property
     def value_converter(self) -> Converter:
         """The converter that encodes the values of records."""
         return self._options.value_converter

@@ -215,7 +215,8 @@ def unscaled(scale: int) -> Callable[[Decimal], bytes]:
             numerator, denominator = value.as_integer_ratio()
         except (ValueError, OverflowError):
             raise ValueError(
-                "NaN and infinities do not fit decimal_handling_mode=precise: use string or double"
+                "NaN and infinities do not fit decimal_handling_mode=precise: use decimal_handling_mode=string or "
+                "double (debezium.decimal_handling_mode in a job), or send refused events to dead letters"
             ) from None
         number, rest = divmod(numerator * factor, denominator * divisor)
         if rest:

@@ -26,6 +26,7 @@ from psycopg import sql
 
 from penstock.io.change_streams.snapshots.engine import ChunkRequest, ChunkRow
 from penstock.io.postgres import messages as log
+from penstock.io.postgres.catalog import KEY_INDEX
 from penstock.io.postgres.record import Row, Table
 
 BEGIN = "begin isolation level repeatable read read only"
@@ -44,7 +45,7 @@ group by relation.oid, relation.relreplident, relation.relkind
 
 COLUMNS = """
 select attribute.attname, attribute.atttypid::int8, attribute.atttypmod, attribute.attgenerated <> '',
-       coalesce(attribute.attnum = any(identity.indkey::int2[]), false)
+       coalesce(attribute.attnum = any((identity.indkey::int2[])[0:identity.indnkeyatts - 1]), false)
 from pg_attribute attribute
 join pg_class relation on relation.oid = attribute.attrelid
 left join pg_index identity on identity.indrelid = relation.oid
@@ -66,10 +67,8 @@ END_OF_LOG = """
 select pg_current_wal_insert_lsn()::text, current_setting('wal_block_size')::int8,
        pg_size_bytes(current_setting('wal_segment_size'))::int8
 """
-TABLES = """
-select distinct published.schemaname, published.tablename,
-       exists (select from pg_index where indrelid = relation.oid
-               and case when relation.relreplident = 'i' then indisreplident else indisprimary end)
+TABLES = f"""
+select distinct published.schemaname, published.tablename, exists (select from pg_index index where {KEY_INDEX})
 from pg_publication_tables published
 join pg_namespace namespace on namespace.nspname = published.schemaname
 join pg_class relation on relation.relnamespace = namespace.oid and relation.relname = published.tablename

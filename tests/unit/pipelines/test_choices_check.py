@@ -9,12 +9,14 @@ import pytest
 from apache_beam.pipeline import PipelineVisitor
 
 from penstock.errors import SeveralProblemsError, UsageError
-from penstock.pipelines.choices_check import check_choices
+from penstock.pipelines.choices_check import check_choices, nan_warnings
+from penstock.pipelines.event_lines import FormatCheck
 from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.source_to_sink import build_function
 from penstock.preflight import preflight
 from penstock.tables import SourceTable
 from penstock.transforms.expression import RowExpression
+from penstock.transforms.formats.debezium import DebeziumFormat
 
 TABLES = [
     SourceTable("public", "orders", ("id", "state", "amount")),
@@ -195,3 +197,70 @@ def parts_of(pipeline: beam.Pipeline) -> list[Any]:
 
     pipeline.visit(Visitor())
     return found
+
+
+NUMBERS = [
+    SourceTable("public", "orders", ("id", "amount", "tax"), decimals=("amount", "tax")),
+    SourceTable("public", "visits", ("id", "at")),
+]
+
+
+def told(**choices: Any) -> list[str]:
+    return nan_warnings(EventOptions(format="debezium", mask_key="${env:KEY}", **choices), NUMBERS)
+
+
+def test_columns_in_which_one_nan_stops_the_pipeline_are_told_once_with_the_remedies() -> None:
+    (text,) = told()
+    assert text.startswith("public.orders.amount, public.orders.tax: ")
+    assert "debezium.decimal_handling_mode" in text
+    assert "dead_letters" in text
+    (text,) = told(without_columns=["orders.tax"])
+    assert text.startswith("public.orders.amount: ")
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"dead_letters": "/letters"},
+        {"without_tables": ["orders"]},
+        {"only_columns": ["at"]},
+        {"without_columns": ["amount", "tax"]},
+        {"mask_columns": {"amount": "redact", "orders.tax": "redact"}},
+    ],
+)
+def test_nothing_is_told_of_numbers_that_cannot_stop_the_pipeline(choices: dict[str, Any]) -> None:
+    assert told(**choices) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, True),
+        ({"decimal_handling_mode": "string"}, False),
+        ({"decimal_handling_mode": "double"}, False),
+        ({"debezium_exact": True}, False),
+    ],
+)
+def test_a_pipeline_warns_of_nan_if_its_format_refuses_it(options: dict[str, Any], told: bool) -> None:
+    events = EventOptions(format="debezium")
+    check = FormatCheck(events, DebeziumFormat("srv", **options), "postgres", str, lambda: NUMBERS)
+    assert bool(check.setup_warnings()) is told
+
+
+@pytest.mark.parametrize(
+    ("capture", "options", "schemas", "told"),
+    [
+        ("NEW_VALUES", {}, True, True),
+        ("OLD_AND_NEW_VALUES", {}, True, True),
+        ("NEW_ROW", {}, True, False),
+        ("NEW_VALUES", {"materialize_rows": True}, True, False),
+        ("NEW_VALUES", {}, False, False),
+    ],
+)
+def test_a_schema_that_differs_from_record_to_record_is_told_before_the_start(
+    capture: str, options: dict[str, Any], schemas: bool, told: bool
+) -> None:
+    events = EventOptions(format="debezium", **options)
+    format_ = DebeziumFormat("srv", schemas_enable=schemas)
+    warnings = FormatCheck(events, format_, "spanner", lambda: capture).setup_warnings()
+    assert [capture in text and "materialize_rows" in text for text in warnings] == [True] * told

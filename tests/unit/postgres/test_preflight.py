@@ -94,7 +94,7 @@ def test_a_check_creates_no_slot_and_renews_none() -> None:
 
 
 def test_a_table_that_no_publication_has_is_told_with_a_similar_one() -> None:
-    published = [("public", "orders", ["id"], True), ("public", "visits", ["at"], False)]
+    published = [("public", "orders", ["id"], True, []), ("public", "visits", ["at"], False, [])]
 
     def rows(query: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         return published if query == preflight.SOURCE_TABLES else []
