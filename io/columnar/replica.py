@@ -79,7 +79,7 @@ def publish_tables_of_epoch(tables: Iterable[TableEvents], publish: Callable[[Ta
     raise type(first)(
         f"{text}. Parameters of the next start hold for these changes too: to go on without the table, set "
         f"without_tables={source.qualified_table}"
-    ) from first
+    ).with_traceback(first.__traceback__) from None  # its text is in this one
 
 
 def image_columns(held: TableSchema, mode: Mode) -> TableSchema:

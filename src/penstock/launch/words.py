@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 Words = Callable[[str], str]
 """Returns a message in the words of a surface."""
 
-_SETTING = re.compile(r"(?<![\w.='\"/{}-])(?:--set )?([a-z]\w*)=('[^' ]*'|\"[^\" ]*\"|[\w.:*/-]*\w|…)")
+_SETTING = re.compile(r"(?<![\w.='\"/{}-])(?:(?:--)?set )?([a-z]\w*)=('[^' ]*'|\"[^\" ]*\"|[\w.:*/-]*\w|…)")
 _FLAG = re.compile(r"--([a-z]\w*_\w+)")
 _ERROR_OUTPUT = re.compile(r"with_exception_handling(?:\(\))?(?: of the transform)?")
 _VALUES = {"True": "true", "False": "false"}

@@ -202,6 +202,9 @@ def test_a_column_that_changes_its_type_is_named_once_and_ignored_if_told(
     assert "changed from INT32 to TIMESTAMP" in text
     assert "public.visits" in text
     assert "without_tables=public.visits" in text
+    assert text.count("changed from INT32") == 1
+    assert failed.value.__cause__ is not None
+    assert failed.value.__cause__.__cause__ is None, "the command shows the text of the first cause"
     read = delta_rows if kind == "delta" else iceberg_rows
     if kind == "delta":
         from deltalake import DeltaTable

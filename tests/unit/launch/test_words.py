@@ -23,6 +23,7 @@ WORDS = command_words(
         ("pass create_slot=True, or", "pass --set create_slot=true, or"),
         ("write the change log (mode='log')", "write the change log (--set mode=log)"),
         ("set --set mode=log.", "set --set mode=log."),
+        ("to go on, set mode='log'", "to go on, --set mode=log"),
         ("use nullable_keys=True", "use --set debezium.nullable_keys=true"),
         ("host=db dbname=shop: other=True", "host=db dbname=shop: other=True"),
         ("SELECT f(failover => true, mode = 1)", "SELECT f(failover => true, mode = 1)"),
