@@ -1,7 +1,7 @@
 """The sinks that every source can be combined with: one entry for each kind. Pure: a transform is imported when needed.
 
 A new sink is one entry here. Its parameters, their defaults and their texts come from the signature and the docstring
-of its transform.
+of its transform, which also has `preview` (`penstock.io.staging.preview`).
 """
 
 from __future__ import annotations
