@@ -19,6 +19,7 @@ import pyarrow as pa
 from typing_extensions import Self
 
 from penstock.compat import UTC
+from penstock.errors import SeveralProblemsError
 from penstock.event.change_rows import change_rows
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import encode_version, fold
@@ -111,12 +112,24 @@ class IcebergTarget:
             TargetUnavailableError: it does not answer.
             IcebergTargetError: it denies access, or is not configured, or the warehouse cannot be made.
         """
+        errors: list[Exception] = []
+        for look in (self._check_warehouse, self._check_catalog):
+            try:
+                look()
+            except Exception as error:  # also of a package that is missing
+                errors.append(error)
+        if errors:
+            raise SeveralProblemsError.of(errors)
+
+    def _check_warehouse(self) -> None:
         warehouse = self.properties.get("warehouse", "").removeprefix("file://")
         if warehouse.startswith("/"):
             try:
                 check_creatable(warehouse)
             except OSError as error:
                 raise IcebergTargetError(f"{self.name} cannot be created: {error.strerror}") from error
+
+    def _check_catalog(self) -> None:
         with _errors(self.name):
             self._load_catalog().list_namespaces()
 

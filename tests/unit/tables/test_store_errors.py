@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import SeveralProblemsError
 from penstock.io.columnar.store_errors import advice_for, one_line
 from penstock.io.delta.errors import DeltaTargetError
 from penstock.io.delta.target import DeltaTarget
@@ -63,6 +64,24 @@ def test_delta_refuses_a_folder_that_cannot_be_made_before_anything_is_written(t
     (tmp_path / "file").write_text("")
     with pytest.raises(DeltaTargetError, match="cannot be created or written"):
         publish(DeltaTarget(str(tmp_path / "file" / "t"), "current", "evolve"), Writer(1).changes(1), 2)
+
+
+@pytest.mark.parametrize("uri", ["{folder}/t", "{folder}/{{table}}", "file://{folder}/a_{{table}}/t"])
+def test_delta_tells_a_folder_that_cannot_be_made_before_the_start_and_makes_none(tmp_path: Path, uri: str):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        DeltaTargetError, match="cannot be created: nothing can be created in .*file: Not a dir"
+    ):
+        DeltaTarget(uri.format(folder=tmp_path / "file"), "current", "evolve").check()
+    DeltaTarget(uri.format(folder=tmp_path / "new"), "current", "evolve").check()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_iceberg_tells_its_warehouse_and_its_catalogue_at_once(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    properties = {"type": "stone tablets", "warehouse": f"file://{tmp_path}/file/w"}
+    with pytest.raises(SeveralProblemsError, match="(?s)nothing can be created in .*is not configured"):
+        IcebergTarget("shop.t", "prod", "log", "evolve", properties).check()
 
 
 @pytest.mark.parametrize("properties", [{}, {"type": "stone tablets"}])
