@@ -18,6 +18,7 @@ from apache_beam.transforms.window import TimestampedValue
 
 from penstock.event import ChangeEvent, Image, Op, Source, TableSchema, Version
 from penstock.event.coder import ChangeEventCoder, decode_event, encode_event
+from penstock.event.keys import changed_key
 from penstock.event.schema_changes import merged_schema
 from penstock.transforms.element_transform import StatefulTransform
 from penstock.transforms.order_by_key import in_version_order, with_key
@@ -46,7 +47,10 @@ class MaterializeRows(StatefulTransform):
     - State: the events that the watermark has not passed, and one row for each key that exists. A DELETE removes the
       row; rows that are never deleted stay, so the state is as large as the part of the tables that has changed.
 
-    Preconditions: those of `OrderByKey`, and a change of the primary key comes as a DELETE and a CREATE, as in Spanner.
+    A change of the primary key comes as a DELETE and a CREATE in Spanner. In PostgreSQL it is one UPDATE: values that
+    it does not send stay absent, because the row with the old key is not known here.
+
+    Preconditions: those of `OrderByKey`.
 
     Raises ValueError while running for TRUNCATE, which names no rows, and for events of Bigtable, whose
     deletions of cells an image cannot express. `with_exception_handling` sends them to a second output.
@@ -77,8 +81,8 @@ def materialize(row: ChangeEvent | None, event: ChangeEvent) -> tuple[ChangeEven
     if event.op is Op.DELETE:
         before = _overlaid(schema, known, event.before)
         return None, msgspec.structs.replace(event, before=before, after=None, schema=schema)
-    if event.op is Op.CREATE:
-        known = {}  # the row was deleted by an event that the source did not send
+    if event.op is Op.CREATE or changed_key(event) is not None:
+        known = {}  # the row that had this key is gone, by an event of another key or one that the source did not send
     after = _overlaid(schema, known, event.after)
     has_before = event.op is Op.UPDATE
     full = msgspec.structs.replace(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.event import ChangeEvent, Version
 from penstock.event.coder import encode_event
 from penstock.event.replica import NotReplicableError, encode_version, fold
-from penstock.event.sharding import shard_of
+from penstock.event.sharding import key_bytes, shard_of
 from penstock.io.bigquery.replica_sender import ReplicaSender
 from penstock.io.bigquery.target import BigQueryTarget
 from penstock.io.bigtable.replica_mutations import row_request
@@ -31,12 +31,13 @@ from penstock.io.columnar.table_rows import (
     current_rows,
 )
 from penstock.io.spanner.sender import _write_table
-from penstock.io.sql.sender import _batch_rows, _RowFaultError
+from penstock.io.sql.sender import RowFaultError, batch_rows
 from penstock.io.sql.statements import TableName, TargetColumn, TargetTable
 from penstock.io.staging.batch import EventBlocks, StagedBatch
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.delivery import Delivery, RefusalError
+from penstock.transforms.materialize_rows import materialize
 from tests.key_histories import KINDS, LARGE, SCHEMA, KeyHistory, Rows, histories, parts_of
 from tests.simulation.bigquery.service import BigQuery, Process
 
@@ -161,7 +162,7 @@ class SqlTable:
             if changes.truncated is not None:
                 self._horizon = max(self._horizon, encode_version(changes.truncated))
                 self._rows = {key: row for key, row in self._rows.items() if row[0] >= self._horizon}
-            rows, before = list(_batch_rows(self.TABLE, changes, shards == 1)), dict(self._rows)
+            rows, before = list(batch_rows(self.TABLE, changes, shards == 1)), dict(self._rows)
             for (id_, a, big, wide, version, deleted, _, unsent, base), _ in rows:
                 values = {"a": a, "big": big, "wide": wide}
                 found = None if base is None else before.get(base)
@@ -229,7 +230,7 @@ class BigQueryTable:
         return {key: {name: row[name] for name in DATA} for key, row in rows.items()}
 
 
-REFUSALS = (NotReplicableError, RefusalError, _RowFaultError)
+REFUSALS = (NotReplicableError, RefusalError, RowFaultError)
 SENDERS = [SqlTable, SpannerTable, BigQueryTable]
 
 
@@ -278,6 +279,19 @@ def test_a_row_that_moves_away_twice_from_a_key_of_another_shard_is_refused(tabl
     history.update(0, 1, {})
     with pytest.raises(REFUSALS):
         table().send([history.events[1], history.events[3]], 2)
+
+
+@given(history=histories(WITHOUT_CLEAR))
+def test_a_materialized_row_has_no_value_of_an_earlier_row_with_its_key(history: KeyHistory) -> None:
+    """`MaterializeRows` follows each key alone, so it leaves a value out that the row had under another key."""
+    known: dict[bytes, ChangeEvent | None] = {}
+    for event, rows in zip(history.events, history.states, strict=True):
+        key = key_bytes(event)
+        known[key], full = materialize(known.get(key), event)
+        assert full is not None
+        if full.after is not None:
+            row = {"id": full.after["id"], **rows[full.after["id"]]}
+            assert full.after == {name: row[name] for name in full.after}
 
 
 @given(history=histories(WITHOUT_CLEAR))
