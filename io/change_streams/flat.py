@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from penstock.errors import LineageError
+from penstock.io.change_streams.frontier import Scan
 
 
 class Position(NamedTuple):
@@ -67,6 +69,12 @@ class FlatFrontier:
     def watermark(self) -> int | None:
         """The lowest watermark of a partition; None: none remains."""
         return min((position.watermark for position in self.positions.values()), default=None)
+
+    @property
+    def scans(self) -> tuple[Scan, ...]:
+        """The tables that snapshots have not finished: a position may be a list with a `SnapshotProgress`."""
+        parts = chain.from_iterable(each.at for each in self.positions.values() if isinstance(each.at, list))
+        return tuple(chain.from_iterable(getattr(part, "scans", ()) for part in parts))
 
     @property
     def summary(self) -> str:

@@ -33,12 +33,24 @@ _MOST_NAMED = 2
 """Number of partitions that a message names; it counts the others."""
 
 
+class Scan(NamedTuple):
+    """A table that a snapshot has not finished.
+
+    `rows`: how many were emitted. `estimate`: about how many the table has; 0: unknown.
+    """
+
+    table: str
+    rows: int
+    estimate: int
+
+
 @runtime_checkable
 class Partitioned(Protocol):
     """A restriction that reports its own progress. Telemetry knows restrictions by this protocol only.
 
     Partitions are reported by key and not by number: after a rebalance, the same partition may wait in several
-    parts of one frontier, and must be counted once. A restriction may also have a property `slowest`, a `Slowest`.
+    parts of one frontier, and must be counted once. A restriction may also have a property `slowest`, a `Slowest`, and
+    a property `scans`, the `Scan`s of its snapshots.
     """
 
     @property

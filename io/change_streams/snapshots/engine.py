@@ -41,7 +41,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from penstock.io.change_streams.snapshots.notifications import NotificationType, ScanStatus
-from penstock.io.change_streams.snapshots.progress import Notifications, SnapshotProgress
+from penstock.io.change_streams.snapshots.progress import Notifications, SnapshotProgress, Tables
 from penstock.io.change_streams.snapshots.signals import Signal
 
 Key = Hashable
@@ -202,7 +202,7 @@ class SnapshotEngine:
         return reports
 
     def resolve(
-        self, snapshot_id: str, tables: Sequence[str], problems: Mapping[str, tuple[ScanStatus, str]]
+        self, snapshot_id: str, tables: Tables, problems: Mapping[str, tuple[ScanStatus, str]]
     ) -> Notifications:
         """Set the tables of the current snapshot; see `SnapshotProgress.resolved`."""
         self.progress, reports = self.progress.resolved(snapshot_id, tables, problems)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from penstock.errors import LineageError
+from penstock.io.change_streams.frontier import Scan
 from penstock.io.change_streams.snapshots.progress import SnapshotProgress
 
 
@@ -117,6 +118,11 @@ class SnapshotsFrontier:
     def slowest(self) -> Any:
         """The partition that holds the watermark."""
         return self.stream.slowest
+
+    @property
+    def scans(self) -> tuple[Scan, ...]:
+        """The tables of the current snapshot that are not finished."""
+        return self.progress.scans if self.progress is not None else ()
 
     @property
     def summary(self) -> str:

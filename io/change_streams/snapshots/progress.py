@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from penstock.io.change_streams.frontier import Scan
 from penstock.io.change_streams.snapshots.notifications import Notification, NotificationType, ScanStatus
 from penstock.io.change_streams.snapshots.signals import (
     ExecuteSnapshot,
@@ -36,6 +37,9 @@ REPAIRS_IN_BLOCK = 500
 
 Notifications = tuple[Notification, ...]
 
+Tables = Sequence[str] | Mapping[str, int]
+"""Names of tables, or an estimate of the number of rows of each; 0: unknown."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableScan:
@@ -44,7 +48,7 @@ class TableScan:
     `cursor`: the last emitted row, in the form of the source; the empty text is the beginning. `rows`: how many rows
     were emitted. `scanned`: all chunks were read. `repairs`: keys of rows, in the form of the source, that must be read
     by their key: a change of them was emitted that lacks columns. The keys are in blocks: each change has a position
-    with all of them, and positions share their full blocks.
+    with all of them, and positions share their full blocks. `estimate`: about how many rows the table has; 0: unknown.
     """
 
     table: str
@@ -53,6 +57,7 @@ class TableScan:
     rows: int = 0
     scanned: bool = False
     repairs: tuple[tuple[str, ...], ...] = ()
+    estimate: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,12 @@ class SnapshotProgress:
     def current(self) -> Snapshot | None:
         """The snapshot that is read."""
         return self.snapshots[0] if self.snapshots else None
+
+    @property
+    def scans(self) -> tuple[Scan, ...]:
+        """The tables of the current snapshot that are not finished, for progress."""
+        tables = (self.current.tables if self.current else None) or ()
+        return tuple(Scan(each.table, each.rows, each.estimate) for each in tables)
 
     @property
     def unresolved(self) -> Snapshot | None:
@@ -160,7 +171,7 @@ class SnapshotProgress:
     def resolved(
         self,
         snapshot_id: str,
-        tables: Sequence[str],
+        tables: Tables,
         problems: Mapping[str, tuple[ScanStatus, str]] | None = None,
     ) -> tuple[SnapshotProgress, Notifications]:
         """Return the progress after the source has said which tables the current snapshot has.
@@ -170,7 +181,11 @@ class SnapshotProgress:
         current = self.unresolved
         if current is None or current.id != snapshot_id:
             return self, ()
-        scans = tuple(TableScan(table, _condition(current.request, table)) for table in dict.fromkeys(tables))
+        estimates = tables if isinstance(tables, Mapping) else {}
+        scans = tuple(
+            TableScan(table, _condition(current.request, table), estimate=estimates.get(table, 0))
+            for table in dict.fromkeys(tables)
+        )
         started = replace(current, tables=scans)
         reports = [started.notification(NotificationType.STARTED)]
         for name, (status, problem) in (problems or {}).items():
@@ -292,14 +307,18 @@ def _scan_ended(snapshot: Snapshot, scan: TableScan, status: ScanStatus, problem
     )
 
 
+def _scan_document(scan: TableScan) -> list[Any]:
+    repairs = list(chain(*scan.repairs))
+    document = [scan.table, scan.condition, scan.cursor, scan.rows, scan.scanned, repairs]
+    # Earlier versions of Penstock wrote no estimate.
+    return [*document, scan.estimate] if scan.estimate else document
+
+
 def _snapshot_document(snapshot: Snapshot) -> list[Any]:
     request = snapshot.request
     tables = None
     if snapshot.tables is not None:
-        tables = [
-            [each.table, each.condition, each.cursor, each.rows, each.scanned, list(chain(*each.repairs))]
-            for each in snapshot.tables
-        ]
+        tables = [_scan_document(each) for each in snapshot.tables]
     return [
         request.id,
         list(request.tables),
@@ -323,7 +342,7 @@ def _snapshot(document: Sequence[Any]) -> Snapshot:
     scans = None
     if tables is not None:
         scans = tuple(
-            TableScan(table, condition, cursor, rows, scanned, _appended((), repairs))
-            for table, condition, cursor, rows, scanned, repairs in tables
+            TableScan(table, condition, cursor, rows, scanned, _appended((), repairs), *estimate)
+            for table, condition, cursor, rows, scanned, repairs, *estimate in tables
         )
     return Snapshot(request, kind, scans)

@@ -18,7 +18,7 @@ from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.snapshots.channels import Channel, Polled
 from penstock.io.change_streams.snapshots.engine import Chunk, ChunkRequest, FailedChunk
 from penstock.io.change_streams.snapshots.notifications import ScanStatus
-from penstock.io.change_streams.snapshots.progress import Snapshot
+from penstock.io.change_streams.snapshots.progress import Snapshot, Tables
 from penstock.io.change_streams.status import UnreachableError
 
 _LOGGER = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class ChunkReader(Protocol):
     Both methods raise `UnreachableError` (ask again later) or another `ChangeStreamError` (the service refused it).
     """
 
-    def tables(self, snapshot: Snapshot) -> tuple[Sequence[str], Problems]:
+    def tables(self, snapshot: Snapshot) -> tuple[Tables, Problems]:
         """Return the tables that a request means, and the names that cannot be read."""
 
     def read(self, request: ChunkRequest) -> Chunk:
@@ -50,7 +50,7 @@ class Resolved(NamedTuple):
     """The tables of a snapshot."""
 
     snapshot_id: str
-    tables: Sequence[str]
+    tables: Tables
     problems: Problems
 
 

@@ -57,12 +57,12 @@ class ChunkReader:
         """Return which transactions are visible now."""
         return chunks.parse_snapshot(self._client.rows("select pg_current_snapshot()::text")[0][0])
 
-    def tables(self, snapshot: Snapshot) -> tuple[list[str], Problems]:
-        """Return the tables that a request means, and the names that cannot be read."""
+    def tables(self, snapshot: Snapshot) -> tuple[dict[str, int], Problems]:
+        """Return the tables that a request means, with estimates of their rows, and the names that cannot be read."""
         published = {
-            f"{schema}.{name}": has_key
+            f"{schema}.{name}": (has_key, rows)
             # The server locks every published table for a moment to list them.
-            for schema, name, has_key in self._when_unlocked(self._published)
+            for schema, name, has_key, rows in self._when_unlocked(self._published)
             if matches_table(tuple(self._tables), schema, name)
         }
         request, found, problems = snapshot.request, [], Problems()
@@ -76,12 +76,12 @@ class ChunkReader:
             found += named
         for name in dict.fromkeys(found):
             # Without a key, an initial snapshot goes by the places of the rows: it must be complete.
-            if not published[name] and not request.surrogate_key and snapshot.kind != INITIAL:
+            if not published[name][0] and not request.surrogate_key and snapshot.kind != INITIAL:
                 problems[name] = (
                     ScanStatus.NO_PRIMARY_KEY,
                     "the table has no primary key: add one, or name columns as surrogate-key in the signal",
                 )
-        return [name for name in dict.fromkeys(found) if name not in problems], problems
+        return {name: published[name][1] for name in found if name not in problems}, problems
 
     def _published(self) -> list[tuple[Any, ...]]:
         parameters = (list(self._stream.publications),)

@@ -68,14 +68,15 @@ select pg_current_wal_insert_lsn()::text, current_setting('wal_block_size')::int
        pg_size_bytes(current_setting('wal_segment_size'))::int8
 """
 TABLES = f"""
-select distinct published.schemaname, published.tablename, exists (select from pg_index index where {KEY_INDEX})
+select distinct published.schemaname, published.tablename, exists (select from pg_index index where {KEY_INDEX}),
+       greatest(relation.reltuples, 0)::int8
 from pg_publication_tables published
 join pg_namespace namespace on namespace.nspname = published.schemaname
 join pg_class relation on relation.relnamespace = namespace.oid and relation.relname = published.tablename
 where published.pubname = any(%s)
 order by published.schemaname, published.tablename
 """
-"""The published tables, and whether each has a key to divide it by."""
+"""The published tables, whether each has a key to divide it by, and about how many rows; 0 if that is not known."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -9,10 +9,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any, Protocol
 
 from penstock.compat import UTC
-from penstock.io.change_streams.frontier import Partitioned, Slowest
+from penstock.io.change_streams.frontier import Partitioned, Scan, Slowest
 from penstock.io.change_streams.metrics import (
     CHANGES,
     LINEAGE,
@@ -58,7 +59,7 @@ class Snapshot:
     source has reported a watermark. It is None too if `input_read`: all input is read, so no time bounds it. `epochs`
     counts the committed epochs since the first start. `open` and `waiting` count partitions; they are None if no source
     has partitions. `counters` are counters and gauges. `slowest` is the partition that holds the watermark; None if no
-    source tells it.
+    source tells it. `scans` are the tables that snapshots have not finished.
     """
 
     at: float
@@ -70,6 +71,7 @@ class Snapshot:
     counters: Mapping[str, int]
     slowest: Slowest | None = None
     input_read: bool = False
+    scans: tuple[Scan, ...] = ()
 
     @property
     def lag(self) -> float | None:
@@ -97,6 +99,9 @@ def take_snapshot(at: float, progress: Progress, counters: Iterable[tuple[str, s
         waiting=len(set().union(*(part[1] for part in parts))) if parts else None,
         counters=_sums(counters),
         slowest=_slowest(progress.residuals),
+        scans=tuple(
+            chain.from_iterable(getattr(each.restriction, "scans", ()) for each in progress.residuals)
+        ),
         input_read=progress.watermark_us is not None and progress.watermark_us >= _YEAR_9999_US,
     )
 
@@ -107,9 +112,71 @@ def rate(before: Snapshot, now: Snapshot) -> float:
     return (now.changes - before.changes) / seconds if seconds > 0 else 0.0
 
 
+def scan_rate(before: Snapshot, now: Snapshot) -> float:
+    """Return the rows per second that snapshots have emitted between two snapshots of the pipeline.
+
+    Rows of a table that was finished in between are not counted, because only unfinished tables are known.
+    """
+    rows = {scan.table: scan.rows for scan in before.scans}
+    seconds = now.at - before.at
+    emitted = sum(max(0, scan.rows - rows.get(scan.table, 0)) for scan in now.scans)
+    return emitted / seconds if seconds > 0 else 0.0
+
+
+def scan_seconds_left(before: Snapshot, now: Snapshot) -> float | None:
+    """Return how long the snapshots still take at this rate; None if a table has no estimate, or nothing is read."""
+    if not now.scans or not all(scan.estimate for scan in now.scans):
+        return None
+    per_second = scan_rate(before, now)
+    left = sum(max(0, scan.estimate - scan.rows) for scan in now.scans)
+    return left / per_second if per_second else None
+
+
+def _percent(scan: Scan) -> int | None:
+    """Return how much of a table was read. An estimate may be too low, so at most 99: the table is not finished."""
+    return min(99, 100 * scan.rows // scan.estimate) if scan.estimate else None
+
+
+def _snapshot_in_words(before: Snapshot, now: Snapshot) -> list[str]:
+    if not now.scans:
+        return []
+    read = [scan for scan in now.scans if scan.rows] or list(now.scans[:1])
+    words = []
+    for scan in read:
+        of = f" of about {scan.estimate:,}" if scan.estimate else ""
+        percent = f" ({_percent(scan)} %)" if scan.estimate else ""
+        words.append(f"{scan.table} {scan.rows:,}{of} rows{percent}")
+    if more := len(now.scans) - len(read):
+        words.append(f"{more} more {'table' if more == 1 else 'tables'}")
+    left = scan_seconds_left(before, now)
+    if left is not None:
+        words.append(f"{span(left)} left")
+    return [f"snapshot {', '.join(words)}"]
+
+
+def _snapshot_fields(before: Snapshot, now: Snapshot) -> dict[str, Any] | None:
+    if not now.scans:
+        return None
+    left = scan_seconds_left(before, now)
+    return {
+        "tables": [
+            {
+                "table": scan.table,
+                "rows": scan.rows,
+                "estimated_rows": scan.estimate or None,
+                "percent": _percent(scan),
+            }
+            for scan in now.scans
+        ],
+        "rows_per_second": round(scan_rate(before, now), 1),
+        "seconds_left": None if left is None else round(left),
+    }
+
+
 def as_line(before: Snapshot, now: Snapshot) -> str:
     """Return the progress line for people; its rate is that since `before`."""
     parts = [f"{rate(before, now):,.0f} changes/s", f"{now.changes:,} in all"]
+    parts += _snapshot_in_words(before, now)
     if now.input_read:
         parts.append("all input is read")
     else:
@@ -132,6 +199,7 @@ def as_fields(before: Snapshot, now: Snapshot) -> dict[str, Any]:
     """Return the fields of a progress event. Unknown values are None, times are RFC 3339."""
     return {
         "changes_per_second": round(rate(before, now), 1),
+        "snapshot": _snapshot_fields(before, now),
         "watermark": "end" if now.input_read else _time(now.watermark),
         "watermark_lag_seconds": None if now.lag is None else round(now.lag, 3),
         "open_partitions": now.open,

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.io.change_streams.frontier import Slowest
+from penstock.io.change_streams.flat import FlatFrontier, Position
+from penstock.io.change_streams.frontier import Scan, Slowest
+from penstock.io.change_streams.snapshots.options import initial_request
+from penstock.io.change_streams.snapshots.progress import SnapshotProgress
+from penstock.io.postgres.log_reader import LogPosition
 from penstock.telemetry.snapshot import Snapshot, as_fields, as_json, as_line, rate, take_snapshot
 
 
@@ -139,6 +143,7 @@ def test_the_json_line_is_one_object_with_times_in_rfc_3339() -> None:
         "time": "1970-01-01T00:16:40.000Z",
         "event": "progress",
         "changes_per_second": 200.0,
+        "snapshot": None,
         "watermark": "1970-01-01T00:16:38.000Z",
         "watermark_lag_seconds": 2.0,
         "open_partitions": 3,
@@ -161,6 +166,7 @@ def test_unknown_values_are_null_in_json() -> None:
     fresh = Snapshot(1000.0, 0, None, None, None, None, {})
     fields = as_fields(fresh, fresh)
     assert [name for name, value in fields.items() if value is None] == [
+        "snapshot",
         "watermark",
         "watermark_lag_seconds",
         "open_partitions",
@@ -214,3 +220,41 @@ def test_the_line_says_how_many_partitions_the_service_refuses() -> None:
     ]
     seen = take_snapshot(1000.0, FakeProgress(), counters)
     assert "the service has refused 2 partitions, the first for 75.0 s" in as_line(seen, seen)
+
+
+def test_a_snapshot_shows_table_rows_share_and_the_time_that_is_left() -> None:
+    scans = (Scan("shop.orders", 2_000, 10_000), Scan("shop.items", 0, 4_000), Scan("shop.users", 0, 0))
+    before = replace(snapshot(), at=998.0, scans=(Scan("shop.orders", 1_000, 10_000),))
+    line = as_line(before, replace(snapshot(), scans=scans))
+    assert "| snapshot shop.orders 2,000 of about 10,000 rows (20 %), 2 more tables | watermark" in line
+    known = replace(snapshot(), scans=scans[:2])
+    # 8,000 and 4,000 rows at 500 a second.
+    assert "(20 %), 1 more table, 24.0 s left |" in as_line(before, known)
+    fields = as_fields(before, known)["snapshot"]
+    assert fields["tables"][0] == {
+        "table": "shop.orders",
+        "rows": 2_000,
+        "estimated_rows": 10_000,
+        "percent": 20,
+    }
+    assert (fields["rows_per_second"], fields["seconds_left"]) == (500.0, 24)
+
+
+def test_a_snapshot_without_estimates_shows_rows_and_an_estimate_that_is_too_low_is_not_the_end() -> None:
+    unknown = replace(snapshot(), scans=(Scan("orders", 7, 0),))
+    assert "| snapshot orders 7 rows |" in as_line(unknown, unknown)
+    table = as_fields(unknown, unknown)["snapshot"]["tables"][0]
+    assert (table["estimated_rows"], table["percent"]) == (None, None)
+    low = replace(snapshot(), scans=(Scan("orders", 700, 7),))
+    assert "(99 %)" in as_line(low, low)
+    assert as_fields(snapshot(), snapshot())["snapshot"] is None
+
+
+def test_the_scans_of_all_sources_are_taken() -> None:
+    position = LogPosition(0, 0, "system", snapshots=SnapshotProgress().with_initial(initial_request()))
+    request = position.snapshots.current
+    assert request is not None
+    progress, _ = position.snapshots.resolved(request.id, {"shop.orders": 10})
+    frontier = FlatFrontier({"slot": Position(list(position._replace(snapshots=progress)), 0)}, None)
+    seen = take_snapshot(0.0, FakeProgress(residuals=(FakeResidual(frontier), FakeResidual(None))), [])
+    assert seen.scans == (Scan("shop.orders", 0, 10),)

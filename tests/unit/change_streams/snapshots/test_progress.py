@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from penstock.io.change_streams.snapshots.notifications import ScanStatus
+from penstock.io.change_streams.snapshots.options import initial_request
 from penstock.io.change_streams.snapshots.progress import SnapshotProgress
 from penstock.io.change_streams.snapshots.signals import (
     ExecuteSnapshot,
@@ -109,3 +110,20 @@ def test_a_notification_has_debeziums_layout():
         "additional_data": {"stream": "shop", "data_collections": "public.orders"},
         "timestamp": 1_700_000_000_123,
     }
+
+
+def test_an_estimate_of_the_rows_is_kept_and_a_document_of_an_earlier_version_has_none() -> None:
+    progress = SnapshotProgress().with_initial(initial_request())
+    request = progress.current
+    assert request is not None
+    known, _ = progress.resolved(request.id, {"s.orders": 10_000, "s.items": 0})
+    assert [(scan.table, scan.rows, scan.estimate) for scan in known.scans] == [
+        ("s.orders", 0, 10_000),
+        ("s.items", 0, 0),
+    ]
+    stored = json.loads(json.dumps(known.document()))
+    assert SnapshotProgress.from_document(stored) == known
+    (((*_, tables),), _, _) = stored
+    assert [len(table) for table in tables] == [7, 6]
+    tables[0].pop()
+    assert SnapshotProgress.from_document(stored).scans[0].estimate == 0
