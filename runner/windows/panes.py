@@ -24,7 +24,7 @@ The rules are those of the Beam model:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,10 +42,9 @@ from penstock.runner.store.cells import (
     Cells,
     TimerEntry,
     Timers,
-    pack,
-    unpack,
 )
 from penstock.runner.store.keys import key_group
+from penstock.runner.windows.active_windows import ActiveWindows, Addresses
 from penstock.runner.windows.expiry import expiry_us
 from penstock.runner.windows.grouping import CompleteGroup, joined_chunks
 from penstock.runner.windows.merging import merge
@@ -54,7 +53,7 @@ from penstock.runner.windows.triggers import TriggerContext, TriggerState, Trigg
 MAX_US = MAX_TIMESTAMP.micros
 NOTHING_HELD = (MAX_US, -MAX_US)
 """Lowest and highest timestamp of a group whose elements are all below the output watermark."""
-_VALUES, _PANE, _ACTIVE = b"values", b"pane", b"active"
+_VALUES, _PANE = b"values", b"pane"
 _BY_WATERMARK, _BY_CLOCK = b"\x00watermark", b"\x00clock"
 
 
@@ -141,6 +140,7 @@ class Panes:
         self._tree = tree
         self._coder = coder
         self._cells = cells
+        self._active = ActiveWindows(cells)
         self._timers = timers
         self._emit = emit
         self._input_us = input_us
@@ -169,10 +169,15 @@ class Panes:
             if self._tree.should_fire(state.trigger, at):
                 self._fire(window_key, known, state, at, last=False)
             self._save(window_key, known, state, at)
+        self._active.store()
         return dropped
 
     def advance(self, watermark_us: int) -> None:
         """Advance the watermark and the processing time: fire the panes that are due, delete expired windows."""
+        self._fire_due(watermark_us)
+        self._active.store()
+
+    def _fire_due(self, watermark_us: int) -> None:
         while True:
             # Event time first, so that a window which ends fires its on-time pane before the clock can fire a late one.
             # In a loop, because a window that fires may set a timer that is due.
@@ -338,7 +343,7 @@ class Panes:
         """The groups by the window that they belong to, after all windows of the key are merged."""
         if not self._merging:
             return {group.window: [group] for group in groups}
-        active = self._load_active(key)
+        active = self._active.of(key)
         # Active windows of earlier epochs and the windows of the new elements: all of them may merge with each other.
         known = {
             window: self._coder.decode_nested(window) for window in [*active, *(g.window for g in groups)]
@@ -349,25 +354,31 @@ class Panes:
         for encoded, window in known.items():
             result = into[encoded] = self._coder.encode_nested(results[window])
             sources.setdefault(result, []).append(encoded)
+        taken = {address for addresses in active.values() for address in addresses}
         for result, merged in sources.items():
-            self._merge(key, result, [window for window in merged if window in active], active)
-        self._store_active(key, active)
+            self._merge(key, result, [window for window in merged if window in active], active, taken)
+        self._active.changed(key)
         targets: dict[bytes, list[CompleteGroup]] = {}
         for group in groups:
             targets.setdefault(into[group.window], []).append(group)
         return targets
 
     def _merge(
-        self, key: bytes, result: bytes, merged: list[bytes], active: dict[bytes, list[bytes]]
+        self, key: bytes, result: bytes, merged: list[bytes], active: Addresses, taken: set[bytes]
     ) -> None:
-        """Merge the active windows `merged` into `result`; nothing to do if `result` is a new window, or unchanged."""
+        """Merge the active windows `merged` into `result`; nothing to do if `result` is a new window, or unchanged.
+
+        `taken`: the addresses of all active windows.
+        """
         window_key = _WindowKey(key_group(key), key, result)
         if merged == [result]:
             return
         if not merged:
             if not self._load(window_key).closed:
                 # A new window is active from its first element on, because the next merge must see it.
-                active[result] = [_unused_address(result, active)]
+                address = _unused_address(result, taken)
+                active[result] = [address]
+                taken.add(address)
             return
         window = self._coder.decode_nested(result)
         places = [_WindowKey(window_key.key_group, key, encoded) for encoded in merged]
@@ -385,30 +396,16 @@ class Panes:
             self._drop(place)
         self._save(window_key, window, state, at)
 
-    def _load_active(self, key: bytes) -> dict[bytes, list[bytes]]:
-        """The windows of a key that may still merge, each with the addresses of its values."""
-        data = b"".join(self._cells.chunks(key_group(key), key, b"", _ACTIVE))
-        return {window: addresses for window, *addresses in map(unpack, unpack(data))}
-
-    def _store_active(self, key: bytes, active: dict[bytes, list[bytes]]) -> None:
-        if not active:
-            self._cells.clear(key_group(key), key, b"", _ACTIVE)
-            return
-        data = pack(*(pack(window, *addresses) for window, addresses in active.items()))
-        self._cells.replace(key_group(key), key, b"", _ACTIVE, data)
-
     def _addresses(self, window_key: _WindowKey) -> list[bytes]:
         return (
-            self._load_active(window_key.key).get(window_key.window, [])
+            self._active.of(window_key.key).get(window_key.window, [])
             if self._merging
             else [window_key.window]
         )
 
     def _remove_active(self, window_key: _WindowKey) -> None:
-        if self._merging:
-            active = self._load_active(window_key.key)
-            if active.pop(window_key.window, None) is not None:
-                self._store_active(window_key.key, active)
+        if self._merging and self._active.of(window_key.key).pop(window_key.window, None) is not None:
+            self._active.changed(window_key.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,9 +430,8 @@ class _StoredValues:
             yield from self._cells.chunks(self._here.key_group, self._here.key, address, _VALUES)
 
 
-def _unused_address(window: bytes, active: dict[bytes, list[bytes]]) -> bytes:
+def _unused_address(window: bytes, taken: Collection[bytes]) -> bytes:
     """An address for the values of a new window: its own encoding, unless another window uses it as an address."""
-    taken = {address for addresses in active.values() for address in addresses}
     while window in taken:
         window += b"\x00"
     return window
