@@ -52,7 +52,9 @@ def events_of_epoch(
     return [TableEvents(each[0].source, each) for each in by_table(events).values()]
 
 
-def publish_tables_of_epoch(tables: Iterable[TableEvents], publish: Callable[[TableEvents], None]) -> None:
+def publish_tables_of_epoch(
+    tables: Iterable[TableEvents], publish: Callable[[TableEvents], None], policy: Policy
+) -> None:
     """Publish each table of an epoch. A table that can never be published does not keep the others from it.
 
     Raises:
@@ -76,8 +78,11 @@ def publish_tables_of_epoch(tables: Iterable[TableEvents], publish: Callable[[Ta
     text = f"{source.qualified_table}: {str(first).rstrip('.')}. All other tables of the epoch are written"
     if others:
         text += f", except {', '.join(other.qualified_table for other, _ in others)}, which cannot be either"
+    # With another policy columns are as wide as their values.
+    is_narrow = policy == "ignore" and isinstance(first, UnwritableError)
+    wider = "to make the column wider, set schema_changes='evolve'; " * is_narrow
     raise type(first)(
-        f"{text}. Parameters of the next start hold for these changes too: to go on without the table, set "
+        f"{text}. Parameters of the next start hold for these changes too: {wider}to go on without the table, set "
         f"without_tables={source.qualified_table}"
     ).with_traceback(first.__traceback__) from None  # its text is in this one
 

@@ -123,7 +123,7 @@ class DeltaTarget:
             with _errors(uri):
                 self._publish(uri, delivery, table)
 
-        publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish)
+        publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish, self.schema_changes)
 
     def _publish(self, uri: str, delivery: EpochDelivery, table: TableEvents) -> None:
         delta = self._open(uri)

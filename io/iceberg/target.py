@@ -150,7 +150,7 @@ class IcebergTarget:
             with _errors(f"the Iceberg table {name} of the catalogue {self.catalog}"):
                 self._publish(self._load_catalog(), name, delivery, table)
 
-        publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish)
+        publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish, self.schema_changes)
 
     def _publish(self, catalog: Any, name: str, delivery: EpochDelivery, table: TableEvents) -> None:
         found = self._open(catalog, name, table)

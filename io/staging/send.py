@@ -121,11 +121,12 @@ class SendBatchesFn(beam.DoFn):
     def _explained(self, error: RefusalError, events: StagedEvents) -> RowRefusedError:
         refusal = error.refusal
         event = _event_at(events, refusal)
+        table = event.source.qualified_table
         return RowRefusedError(
-            f"{self._target.name} refuses the {event.op} of a row of {event.source.table or event.source.system} at "
+            f"{self._target.name} refuses the {event.op} of a row of {table or event.source.system} at "
             f"position {event.id}: {refusal.reason}. {error.batch}. Correct the target, then "
             "start the pipeline again. Or give the sink an error output (with_exception_handling), and it continues "
-            "without the row",
+            "without the row" + (f"; or leave the table out (without_tables={table})" if table else ""),
         )
 
 

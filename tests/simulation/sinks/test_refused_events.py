@@ -257,6 +257,15 @@ def test_a_log_and_a_history_leave_out_a_column_of_another_type(
     assert {(1, 5), (1, kept), (2, 6), (3, None)} == {(row["id"], row["x"]) for row in rows}
 
 
+def test_a_value_that_is_too_large_for_an_ignored_type_asks_for_a_wider_one(tmp_path: Path) -> None:
+    wide = schema_of({"id": Kind.INT64}, x=Kind.INT64)
+    large = event_of(wide, after={"id": 3, "x": 1 << 40}, source=VISITS, timestamp=14_000)
+    with pytest.raises(EpochFailedError, match=r"column x of public.visits .* schema_changes='evolve'"):
+        run_stream(epochs(tables("delta", tmp_path, "ignore"), VISITED, [large]), folder=tmp_path)
+    assert run_stream(epochs(tables("delta", tmp_path), VISITED, [large]), folder=tmp_path).state.done
+    assert delta_rows(tmp_path, "visits") == [(1, 5), (2, 6), (3, 1 << 40)]
+
+
 def test_a_key_that_changes_its_type_is_refused_also_with_ignore(tmp_path: Path) -> None:
     texts = event_of(schema_of({"id": Kind.STRING}), after={"id": "a"}, source=VISITS, timestamp=14_000)
     with pytest.raises(EpochFailedError, match="column id of table .* changed .* cannot be left out"):

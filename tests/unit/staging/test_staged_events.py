@@ -12,7 +12,7 @@ from penstock.io.staging import Delivery, StagedBatch
 from penstock.io.staging.batch import EventBlocks, StagedEvents
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import RecordBlockCoder
-from penstock.io.staging.delivery import Sent
+from penstock.io.staging.delivery import Refusal, RefusalError, RowRefusedError, Sent
 from penstock.io.staging.send import SendBatchesFn
 from penstock.tables import EVERY_TABLE, TableSelection
 from tests.unit.formats.events import event_of, schema_of
@@ -65,3 +65,24 @@ def test_rows_of_tables_that_are_left_out_now_are_not_sent() -> None:
     target: Any = Target()
     list(SendBatchesFn(target, "sink", selection=TableSelection(without_tables=("visits",))).process(BATCH))
     assert sent == ["public.orders", ""]
+
+
+def test_the_error_of_a_refused_row_names_the_table_with_its_schema_and_what_to_do() -> None:
+    class Target:
+        name = "a list"
+
+        def open(self, *, skip_refused: bool) -> Target:
+            return self
+
+        def send(self, delivery: Delivery, events: StagedEvents) -> Sent:
+            raise RefusalError(Refusal(1, "it has no primary key"))
+
+        def close(self) -> None:
+            pass
+
+    target: Any = Target()
+    with pytest.raises(RowRefusedError, match=r"without_tables=public\.visits") as refused:
+        list(SendBatchesFn(target, "sink").process(BATCH))
+    assert "a row of public.visits" in str(refused.value)
+    assert "with_exception_handling" in str(refused.value)
+    assert not refused.value.retryable
