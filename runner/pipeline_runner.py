@@ -37,6 +37,7 @@ from penstock.runner.planning.checks import refuse_unsupported
 from penstock.runner.planning.plan import Plan
 from penstock.runner.planning.worker_logging import worker_logging
 from penstock.runner.protocol.errors import CheckpointError
+from penstock.runner.protocol.record import CommitRecord
 from penstock.runner.result import PySparkPipelineResult
 from penstock.runner.spark.executor_check import check_executors
 from penstock.runner.spark.session import begin_session, context_of
@@ -83,19 +84,20 @@ class PySparkRunner(PipelineRunner):
             CheckpointError: the checkpoint cannot be used as asked.
         """
         with self._session(options):
-            RuntimeValueProvider.set_runtime_options({})
-            # Beam's own runners do the same: it gives the input of each GroupByKey the type of a pair, and refuses keys
-            # whose coder is not deterministic.
-            pipeline.visit(
-                group_by_key_input_visitor(
-                    not options.view_as(TypeOptions).allow_non_deterministic_key_coders
-                )
-            )
-            with dofn_specs_cached():
-                proto = pipeline.to_runner_api(default_environment=self.default_environment(options))
+            proto = self._proto_of(pipeline, options)
             # `run_proto` finds the session that is starting, and shares it. Call this public method, because subclasses
             # may override it.
             return self.run_proto(proto, options)
+
+    def _proto_of(self, pipeline: beam.Pipeline, options: PipelineOptions) -> api.Pipeline:
+        RuntimeValueProvider.set_runtime_options({})
+        # Beam's own runners do the same: it gives the input of each GroupByKey the type of a pair, and refuses keys
+        # whose coder is not deterministic.
+        pipeline.visit(
+            group_by_key_input_visitor(not options.view_as(TypeOptions).allow_non_deterministic_key_coders)
+        )
+        with dofn_specs_cached():
+            return pipeline.to_runner_api(default_environment=self.default_environment(options))
 
     def resumes(self, options: PipelineOptions) -> bool:
         """Return whether a pipeline with these options would continue from a checkpoint. Nothing is created.
@@ -112,19 +114,25 @@ class PySparkRunner(PipelineRunner):
         return record is not None and record.epochs > 0
 
     def check(self, pipeline: beam.Pipeline) -> None:
-        """Check what does not need Spark: the options, and the checkpoint folder. Nothing is created.
+        """Check what does not need Spark: the options, and whether the checkpoint fits. Nothing is created.
+
+        Another driver may run the pipeline meanwhile.
 
         Raises:
             UsageError: options have bad values; all are named.
-            CheckpointError: the checkpoint folder cannot be used.
+            CheckpointError: the checkpoint folder cannot be used, or is that of another pipeline.
         """
-        # Beam's Pipeline has no public property for its options.
-        settings = pipeline._options.view_as(PySparkOptions)
+        options = pipeline._options  # Beam's Pipeline has no public property for its options
+        settings = options.view_as(PySparkOptions)
         if wrong := problems(settings):
             raise UsageError("; ".join(wrong))
         folder = settings.checkpoint_dir
         if folder and Checkpoint.is_empty(folder):
             Checkpoint.check_new(folder)
+        elif folder:
+            proto = self._proto_of(pipeline, options)
+            plan = _plan(proto, settings, options)
+            _check_fit(open_checkpoint(settings), plan, settings, _described(proto, options))
 
     def run_proto(self, proto: api.Pipeline, options: PipelineOptions) -> PySparkPipelineResult:
         """Start a pipeline given as a proto; see `run_pipeline`."""
@@ -210,6 +218,16 @@ def _compatible_checkpoint(plan: Plan, settings: PySparkOptions, described: Pipe
     if not settings.checkpoint_dir:
         return None
     checkpoint = open_checkpoint(settings)
+    last = _check_fit(checkpoint, plan, settings, described)
+    if not settings.take_over:
+        refuse_while_another_runs(checkpoint, last)
+    return checkpoint
+
+
+def _check_fit(
+    checkpoint: Checkpoint, plan: Plan, settings: PySparkOptions, described: Pipeline
+) -> CommitRecord | None:
+    """Return the last record, after the check that the pipeline can continue from it."""
     last, context = checkpoint.last_record(), PlanContext(plan)
     dropped = settings.drop_state or ()
     try:
@@ -220,9 +238,7 @@ def _compatible_checkpoint(plan: Plan, settings: PySparkOptions, described: Pipe
     if last is not None:
         # Called only for its errors, before anything runs. The job calls it again after the take-over.
         read_on(state_for_plan(last.state, plan, dropped), plan, Residuals(context))
-    if not settings.take_over:
-        refuse_while_another_runs(checkpoint, last)
-    return checkpoint
+    return last
 
 
 def _run_method(job: Job, plan: Plan, checkpoint: Checkpoint | None) -> Callable[[], str]:

@@ -12,10 +12,13 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import FixedWindows
 
 from penstock.errors import SetupError
 from penstock.io.files import WriteToJsonLines
+from penstock.preflight import preflight
+from penstock.runner import PySparkRunner
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.record import CommitRecord
 from penstock.runner.tasks.epoch import EpochLimits
@@ -154,6 +157,26 @@ def test_an_earlier_end_is_refused(name: str, tmp_path: Path, epochs: int) -> No
     run(to_files(name, ENDS[1], tmp_path), tmp_path, epochs)
     with pytest.raises(SetupError, match="was made for a later end.*drain it: run penstock drain"):
         run(to_files(name, ENDS[0], tmp_path), tmp_path, 1)
+
+
+def test_a_checkpoint_that_does_not_fit_is_told_before_the_start_and_stays_as_it_is(
+    name: str, tmp_path: Path
+) -> None:
+    run(counted(name, ENDS[1]), tmp_path, 2)
+    before = {path: path.read_bytes() for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()}
+
+    def checked(build: Callable[[beam.Pipeline], Any]) -> None:
+        options = PipelineOptions([f"--checkpoint_dir={tmp_path}/checkpoint"])
+        made = beam.Pipeline(runner=PySparkRunner(), options=options)
+        build(made)
+        preflight(made)
+
+    checked(counted(name, ENDS[1]))
+    with pytest.raises(SetupError, match="was made for a later end"):
+        checked(counted(name, ENDS[0]))
+    with pytest.raises(CheckpointError, match="Count"):
+        checked(to_files(name, ENDS[1], tmp_path))
+    assert before == {path: path.read_bytes() for path in before}
 
 
 def test_steps_whose_windows_are_closed_refuse_a_later_end_by_name(name: str, tmp_path: Path) -> None:
