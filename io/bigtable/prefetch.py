@@ -184,8 +184,11 @@ class Prefetcher:
 
     @property
     def may_stop(self) -> bool:
-        """Whether each partition has its own stream. Otherwise they take turns, and a short bundle is no turn."""
-        return not self._takes_turns
+        """Whether no partition is behind, and each has its own stream.
+
+        Otherwise partitions take turns, and a short bundle is no turn.
+        """
+        return not self._takes_turns and not any(reader.is_behind for reader in self._running.values())
 
     def uncounted(self) -> Traffic:
         """Return the streams that were opened and lost since the last call, and the bytes that were received."""

@@ -37,6 +37,9 @@ from penstock.io.change_streams.status import UnreachableError
 
 _PAUSE_AFTER_OK = 0.02
 """Seconds before a stream that ended with OK is opened again."""
+LATE_NANOS = 5_000_000_000
+"""Age at which a record is old when it arrives. More than the usual delay of the service, and than the differences of
+usual clocks: a bundle whose records are old does not end before its time."""
 MOST_IN_BATCH = 256
 """Steps that are handed over at once."""
 MOST_IN_RUN = 16
@@ -152,6 +155,9 @@ class StreamReader:
         self.error: BaseException | None = None
         self.first_record_pending = True
         """Nothing of this stream was claimed yet, and it has not failed."""
+        self.is_behind = False
+        """The last record was old when it arrived, so that more of them wait at the service. It says with a heartbeat
+        that there are none."""
         self.opened = time.monotonic()
         self.running_since = time.monotonic()
         self._streams = self._retries = self._received_bytes = 0
@@ -260,7 +266,7 @@ class StreamReader:
         if not self._stopped:
             with self._ahead.lock:
                 self._retries += 1
-                self.first_record_pending = False
+                self.first_record_pending = self.is_behind = False
             self._own_backoff.failed(reason, math.inf)
             self._source.backoff.failed(reason, self._unavailable_seconds)
             name = f"partition {abbreviate(self._opening.partition)}"
@@ -281,6 +287,9 @@ class StreamReader:
             self._source.backoff.answered()
             self._own_backoff.answered()
             _REFUSALS.answered(self._refusal)
+            self.is_behind = (
+                type(record) is ChangeStreamMutation and time.time_ns() - record.commit_timestamp > LATE_NANOS
+            )
             # Charge the bytes of all messages of the record: a long record comes in parts, and all of them wait in
             # memory.
             if not self._put(size, self._pending_step(record)) or type(record) is CloseStream:

@@ -182,6 +182,11 @@ class PartitionReader:
             return False
         return self._end_offset is None or self.position.offset < self._end_offset
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the server has more messages, by what it said last, although the queue may be empty for a moment."""
+        return self._is_started and self._end_offset is not None and self.position.offset < self._end_offset
+
     def take(self) -> Batch:
         """Return queued steps as one batch. Raises what the thread raised, once all steps before it were taken."""
         if not self._queue and self._last is None and self.error is not None:
@@ -313,6 +318,8 @@ class PartitionReader:
         if type(event) is Data:
             return self._put(self._steps_of(event))
         if type(event) is Status:
+            with self._ahead.changed:
+                self._end_offset = event.end
             step = self._steps.idle(event.end, event.next_write)
             return False if step is None else self._put([step])
         if type(event) is Started:

@@ -71,6 +71,29 @@ def test_records_and_heartbeats_come_as_steps_in_order(source: Any, say: Any, po
         ]
 
 
+@pytest.mark.parametrize("lag", [4, 6])
+def test_a_bundle_reads_on_although_its_queue_is_empty_while_the_service_sends_old_records(
+    source: Any, say: Any, pool: Any, lag: int
+) -> None:
+    now = time.time_ns() // SECOND
+    source.will_say(EVERYTHING, say.change("a", seconds=now - lag))
+    with Prefetcher(pool()) as prefetcher:
+        prefetcher.read({EVERYTHING: START})
+        taken(prefetcher, 1)
+        assert prefetcher.may_stop is (lag < 5)
+
+
+def test_a_bundle_may_end_after_a_heartbeat_or_a_lost_stream(source: Any, say: Any, pool: Any) -> None:
+    old = say.change("a", seconds=1), say.change("b", seconds=1)
+    source.will_say(EVERYTHING, old[0], say.heartbeat(EVERYTHING, "h", 1))
+    source.will_say(LOW, old[1], UnreachableError("reset"))
+    for part in (EVERYTHING, LOW):
+        with Prefetcher(pool()) as prefetcher:
+            prefetcher.read({part: Opening(part, (), 0)})
+            taken(prefetcher, 1)
+            wait_until(lambda prefetcher=prefetcher: prefetcher.may_stop)
+
+
 def test_an_interrupted_stream_continues_after_the_last_complete_record(
     source: Any, say: Any, pool: Any
 ) -> None:

@@ -82,6 +82,21 @@ def test_a_parked_reader_continues_at_its_position(reading: Reading) -> None:
     assert len(reading.service.opened) == 1
 
 
+def test_a_bundle_may_end_when_the_messages_that_the_server_has_were_claimed(reading: Reading) -> None:
+    frontier = reading.frontier
+    with reading.pool.checkout(frontier) as prefetcher:
+        prefetcher.serve(frontier)
+        claimed = 0
+        while claimed < 200:
+            batch = prefetcher.take(PATIENCE_SECONDS)
+            assert batch is not None
+            assert not prefetcher.may_stop, claimed
+            batch.claimed = len(batch.steps)
+            claimed += batch.claimed
+        prefetcher.take(0)
+        assert prefetcher.may_stop
+
+
 def test_a_bundle_at_another_position_gets_a_new_reader(reading: Reading) -> None:
     before = reading.frontier
     reading.bundle(16)
