@@ -46,6 +46,10 @@ where slot.slot_name = %(slot)s and reader.application_name = %(name)s
 """
 _RELEASE_ATTEMPTS, _RELEASE_SECONDS = 100, 0.01
 
+LOCK_TIMEOUT_MS = 500
+"""For threads that must notice that they were stopped, or have other work: a migration may lock a table for hours. The
+view pg_publication_tables waits for the lock of each published table."""
+
 
 Arrived = tuple[int, bytes]
 """A position and the message of the log there. An empty message says that all messages of transactions that end at or

@@ -14,7 +14,7 @@ from itertools import islice
 from penstock.errors import PositionLostError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.postgres.binary_values import TextRows
-from penstock.io.postgres.client import Client, LogStream, Now
+from penstock.io.postgres.client import LOCK_TIMEOUT_MS, Client, LogStream, Now
 from penstock.io.postgres.log_decoder import LogDecoder, UnknownPrepared
 from penstock.io.postgres.log_reader import CaughtUp, Log, LogPosition
 from penstock.io.postgres.preflight import SLOT, Slot, check_slot, renewed_slot
@@ -83,8 +83,11 @@ class Server:
                     stream.close()
 
     def published(self) -> Published:
-        """Return the published tables as they are now. Raises what `Client.rows` raises."""
-        with Client(self._stream, self._connection) as client:
+        """Return the published tables as they are now. Raises what `Client.rows` raises.
+
+        The thread that asks also reads the log, so it does not wait for a migration.
+        """
+        with Client(self._stream, self._connection, lock_timeout_ms=LOCK_TIMEOUT_MS) as client:
             ((newest,),) = client.rows(NEWEST)
             return Published.of(
                 newest, client.rows(PUBLISHED, {"publications": list(self._stream.publications)})

@@ -16,7 +16,7 @@ from penstock.io.change_streams.snapshots.notifications import ScanStatus
 from penstock.io.change_streams.snapshots.progress import INITIAL, Snapshot
 from penstock.io.change_streams.snapshots.signals import matches
 from penstock.io.change_streams.snapshots.worker import Problems
-from penstock.io.postgres.client import Client
+from penstock.io.postgres.client import LOCK_TIMEOUT_MS, Client
 from penstock.io.postgres.errors import LockedError
 from penstock.io.postgres.record import Table, parse_lsn
 from penstock.io.postgres.snapshots import chunks
@@ -28,8 +28,6 @@ from penstock.tables import matches_table
 Answer = TypeVar("Answer")
 
 _LOGGER = logging.getLogger(__name__)
-LOCK_TIMEOUT_MS = 500
-"""A migration may lock a table for hours. A thread that waits for it must notice that it was stopped."""
 _GAP_SECONDS = 0.02
 """How often the reader looks whether a transaction that is in the log is visible."""
 _OLDEST_WITH_GENERATED = 180_000

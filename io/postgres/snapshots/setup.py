@@ -10,9 +10,10 @@ from psycopg import sql
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.snapshots.channels import Channel, TableChannel, channels_of
 from penstock.io.change_streams.snapshots.worker import SnapshotWorker
-from penstock.io.postgres.client import Client
+from penstock.io.postgres.client import LOCK_TIMEOUT_MS, Client
+from penstock.io.postgres.errors import LockedError
 from penstock.io.postgres.log_reader import LogPosition
-from penstock.io.postgres.snapshots.chunk_reader import LOCK_TIMEOUT_MS, ChunkReader
+from penstock.io.postgres.snapshots.chunk_reader import ChunkReader
 from penstock.io.postgres.snapshots.held_snapshot import HeldSnapshot
 from penstock.io.postgres.snapshots.merge import SnapshotMerge
 from penstock.io.postgres.source import ChangeStream, Connection
@@ -35,12 +36,15 @@ class _SignalTable:
         self._is_published: bool | None = None
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return the rows that are not in the log. Raises as `Client.rows` does."""
-        if self._is_published is None:
-            self._is_published = bool(self._client.rows(_PUBLISHED, (self._table, self._publications)))
-            if self._is_published:
-                self.close()
-        return [] if self._is_published else self._client.rows(_signals(self._table))
+        """Return the rows that are not in the log; none while a migration locks a table. Raises as `Client.rows`."""
+        try:
+            if self._is_published is None:
+                self._is_published = bool(self._client.rows(_PUBLISHED, (self._table, self._publications)))
+                if self._is_published:
+                    self.close()
+            return [] if self._is_published else self._client.rows(_signals(self._table))
+        except LockedError:
+            return []
 
     def close(self) -> None:
         self._client.close()
