@@ -60,6 +60,13 @@ class PySparkOptions(PipelineOptions):
             "refused while another driver runs the pipeline.",
         )
         parser.add_argument(
+            "--accept_warnings",
+            action="append",
+            default=None,
+            metavar="NAME",
+            help="Do not repeat a warning before the start; the warning has its name. May be repeated.",
+        )
+        parser.add_argument(
             "--drop_state",
             action="append",
             default=None,

@@ -69,7 +69,7 @@ from penstock.io.postgres.preflight import (
 )
 from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.schema_watch import SchemaWatch, repair_of
-from penstock.io.postgres.setup_warnings import warnings_of
+from penstock.io.postgres.setup_warnings import start_warnings_of, warnings_of
 from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
 from penstock.tables import SourceTable, Unmatched, matches_table
 from penstock.timestamps import Timelike
@@ -440,6 +440,14 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         fn = self._fn
         problems = map(str, fn.start_problems(self._stream))
         return [*self._asked(ask), *problems, *fn.unmatched_tables(self._stream).globs]
+
+    def start_warnings(self) -> list[str]:
+        """Return warnings for a new checkpoint; raises as `setup_warnings` does."""
+
+        def ask(client: _Asking) -> list[str]:
+            return [text for shard in self._stream.shards for text in start_warnings_of(shard, client.rows)]
+
+        return self._asked(ask)
 
     def source_tables(self) -> list[SourceTable]:
         """Return the published tables that are read, with their columns. It asks the server.

@@ -3,7 +3,8 @@
 A transform that depends on an external system may have methods without arguments. `check` asks the system from this
 process and raises an error that says what to do. `check_start` does the same for the position where reading starts,
 which a pipeline that resumes from a checkpoint does not use. A third method, `setup_warnings`, returns texts about what
-works now and may fail later, such as log that the server keeps without limit.
+works now and may fail later, such as log that the server keeps without limit; `start_warnings` returns more of them for
+a pipeline that does not resume. A `SetupWarning` that the option `accept_warnings` names is left out.
 
 Programs that start a pipeline call `preflight` first. So a wrong name costs a second and gives one sentence, instead of
 a Spark session and a failed epoch.
@@ -33,20 +34,24 @@ def preflight(pipeline: beam.Pipeline, *, resuming: bool | None = None) -> list[
     """
     checks = _Checks()
     runner = getattr(pipeline, "runner", None)
+    # Beam's Pipeline has no public property for its options.
+    options = getattr(pipeline, "_options", None)
     if resuming is None:
-        # Beam's Pipeline has no public property for its options.
-        resuming = bool(checks.call(getattr(runner, "resumes", None), getattr(pipeline, "_options", None)))
-    checks.names = ("check",) if resuming else ("check_start", "check")
+        resuming = bool(checks.call(getattr(runner, "resumes", None), options))
+    if not resuming:
+        checks.names, checks.warning_names = ("check_start", "check"), ("setup_warnings", "start_warnings")
     pipeline.visit(checks)
     checks.call(getattr(runner, "check", None), pipeline)
     if checks.errors:
         raise SeveralProblemsError.of(checks.errors)
-    return checks.warnings
+    accepted = frozenset((options.get_all_options().get("accept_warnings") if options else None) or ())
+    return [text for text in checks.warnings if getattr(text, "name", None) not in accepted]
 
 
 class _Checks(PipelineVisitor):
     def __init__(self) -> None:
-        self.names: Sequence[str] = ()
+        self.names: Sequence[str] = ("check",)
+        self.warning_names: Sequence[str] = ("setup_warnings",)
         self.warnings: list[str] = []
         self.errors: list[Exception] = []
 
@@ -56,9 +61,10 @@ class _Checks(PipelineVisitor):
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
         for name in self.names:
             self.call(getattr(transform_node.transform, name, None))
-        # A source that cannot be read has nothing to warn of.
-        if not self.errors and callable(warn := getattr(transform_node.transform, "setup_warnings", None)):
-            self.warnings += warn()
+        for name in self.warning_names:
+            # A source that cannot be read has nothing to warn of.
+            if not self.errors and callable(warn := getattr(transform_node.transform, name, None)):
+                self.warnings += warn()
 
     def call(self, check: Any, *arguments: Any) -> Any:
         """Return what a check returns, if there is one, and keep its error."""

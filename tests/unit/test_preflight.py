@@ -6,9 +6,12 @@ import pickle
 
 import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from penstock.errors import SetupError, SeveralProblemsError, UnavailableError, UsageError
 from penstock.preflight import preflight
+from penstock.runner import PySparkRunner
+from penstock.setup_warning import SetupWarning
 
 
 class Checked(beam.PTransform):
@@ -111,3 +114,28 @@ def test_a_runner_is_asked_too() -> None:
     _ = pipeline | Checked([], "x", SetupError("no slot"))
     with pytest.raises(SeveralProblemsError, match="(?s)no slot.*no folder"):
         preflight(pipeline)
+
+
+class Warned(beam.PTransform):
+    """Warns of two things before each start, and of one before the first."""
+
+    def setup_warnings(self) -> list[str]:
+        return [SetupWarning("log", "the log has no limit"), "the slot is late"]
+
+    def start_warnings(self) -> list[str]:
+        return ["the slot was read before"]
+
+    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection:
+        return begin | beam.Create([1])
+
+
+def test_an_accepted_warning_is_not_repeated_and_a_warning_of_a_first_start_neither() -> None:
+    def told(*flags: str, resuming: bool = False) -> list[str]:
+        pipeline = beam.Pipeline(runner=PySparkRunner(), options=PipelineOptions(list(flags)))
+        _ = pipeline | Warned()
+        return preflight(pipeline, resuming=resuming)
+
+    log = "the log has no limit. Or accept it with accept_warnings=log"
+    assert told() == [log, "the slot is late", "the slot was read before"]
+    assert told(resuming=True) == [log, "the slot is late"]
+    assert told("--accept_warnings=log", "--accept_warnings=other", resuming=True) == ["the slot is late"]

@@ -26,7 +26,13 @@ from penstock.templates.template import templates
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-_METAVARS = {"checkpoint_dir": "FOLDER|URL", "master": "MASTER", "conf": "NAME=VALUE", "drop_state": "STEP"}
+_METAVARS = {
+    "checkpoint_dir": "FOLDER|URL",
+    "master": "MASTER",
+    "conf": "NAME=VALUE",
+    "drop_state": "STEP",
+    "accept_warnings": "NAME",
+}
 
 
 def configuration_options(command: Command) -> Command:

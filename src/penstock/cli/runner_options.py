@@ -44,6 +44,11 @@ RUNNER: Mapping[str, Parameter] = {
         repeated=True,
         help="Name of a step that was removed from the pipeline; its state is deleted.",
     ),
+    "accept_warnings": Parameter(
+        repeated=True,
+        example="max_slot_wal_keep_size",
+        help="Name of a warning before the start that is not to be repeated; the warning has its name.",
+    ),
     "master": Parameter(
         help="Spark master. Default: local[*,4], or the master of spark-submit.", example="local[4,4]"
     ),

@@ -109,7 +109,8 @@ def test_the_pipeline_is_refused_at_its_start_and_only_warned_when_it_resumes(
 
     for name in ("check", "check_start"):
         monkeypatch.setattr(ReadFromPostgresChangeStream, name, lambda self: None)
-    monkeypatch.setattr(ReadFromPostgresChangeStream, "setup_warnings", lambda self: [])
+    for name in ("setup_warnings", "start_warnings"):
+        monkeypatch.setattr(ReadFromPostgresChangeStream, name, lambda self: [])
     monkeypatch.setattr(ReadFromPostgresChangeStream, "source_tables", lambda self: TABLES)
 
     def pipeline(**choices: Any) -> beam.Pipeline:
