@@ -24,6 +24,7 @@ from penstock.launch.run import ExitCode
 from penstock.pipelines import source_to_sink
 from penstock.pipelines.replay import Replay
 from penstock.pipelines.spanner_to_files import spanner_to_files
+from penstock.tables import TableSelection
 from penstock.transforms.dead_letters import DeadLetter, dead_letter, letter_fields, letter_of
 from tests.unit.events.test_spanner_events import KEY, record
 from tests.unit.formats.events import event_of, schema_of
@@ -218,6 +219,9 @@ class NotingSink(beam.PTransform):  # type: ignore[misc, unused-ignore]
     def __init__(self, file: Path) -> None:
         super().__init__()
         self._file = str(file)
+
+    def selecting(self, selection: TableSelection) -> NotingSink:
+        return self
 
     def expand(self, events: Any) -> Any:
         lines = events | beam.Map(lambda event: f"{event.key} {event.version.order}")
