@@ -438,7 +438,6 @@ class LogReader:
     def _scan(self, merge: Merge) -> None:
         """Queue the rows of an initial snapshot. All of them come before the first change, so the log waits."""
         position, watermark = self._read
-        self._opening_since, self._is_at_end = self._clock(), False
         if not merge.begin_scan(lambda: self._stopped) or merge.initial is None:
             return
         # A transaction that the snapshot does not contain may have an earlier commit timestamp. Its event timestamp is
@@ -449,8 +448,6 @@ class LogReader:
         while merge.is_scanning and not self._stopped:
             steps = self._added(merge, at_end=True)
             if steps:
-                # The chunks that are read ahead are lost too if the next bundle is in another worker.
-                self._note_first_step()
                 self._put(steps)
             elif merge.is_scanning:
                 merge.wait(_TICK_SECONDS)
@@ -510,10 +507,6 @@ class LogReader:
 
     def _note_arrival(self, server_time: int, *, is_at_end: bool) -> None:
         self._is_at_end, self._is_late = is_at_end, server_time - self._read[1] > LATE_NANOS
-        self._note_first_step()
-
-    def _note_first_step(self) -> None:
-        """Decide how long the bundle reads from a connection whose first step has arrived."""
         if self._opening_since is not None:
             now = self._clock()
             needed = now - self._opening_since

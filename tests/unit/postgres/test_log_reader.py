@@ -485,26 +485,16 @@ class Scan:
         self.is_scanning = False
 
 
-def test_a_bundle_that_begins_a_scan_reads_as_long_as_from_a_new_connection_and_counts_what_was_sent():
-    """Chunks that are read ahead are lost, and read again, if the next bundle is in another worker."""
-    scan, now = Scan(), [100.0]
-    pool = pool_of({SLOT: Server([])}, end=None, clock=lambda: now[0], make_merge=lambda position: scan)
+def test_rows_of_a_scan_count_as_the_bytes_that_the_server_sent():
+    scan = Scan()
+    pool = pool_of({SLOT: Server([])}, end=None, make_merge=lambda position: scan)
     with pool.checkout(FlatFrontier({}, None)) as prefetcher:
         prefetcher.serve(FlatFrontier({SLOT: Position(list(START), 0)}, None))
-        wait_until(lambda: prefetcher._readers[SLOT]._opening_since is not None)
-        now[0] += 1.0
         scan.chunks.put(
             [LogRecord(ChangeKind.READ, 1, None, n, 0, True, None, ("abc", None)) for n in (1, 2)]
         )
         wait_until(lambda: pool.ahead.queued_bytes)
         assert prefetcher.uncounted().received_bytes == 6
-        batch = prefetcher.take(0)
-        batch.claimed = len(batch.steps)
-        now[0] += 1.9
-        assert prefetcher.take(0) is None
-        assert prefetcher.first_record_pending
-        now[0] += 0.2
-        assert not prefetcher.first_record_pending
 
 
 def claim_all_that_arrives(prefetcher, count):
