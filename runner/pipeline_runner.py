@@ -25,7 +25,11 @@ from apache_beam.transforms import environments
 
 from penstock.errors import UsageError
 from penstock.runner.driver.compatibility import check_compatibility, state_for_plan
-from penstock.runner.driver.other_driver import refuse_another_pipeline, refuse_while_another_runs
+from penstock.runner.driver.other_driver import (
+    refuse_another_pipeline,
+    refuse_while_another_runs,
+    warn_of_another_pipeline,
+)
 from penstock.runner.driver.read_on import read_on
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext, dofn_specs_cached
@@ -235,6 +239,7 @@ def _check_fit(
     except CheckpointError as error:
         refuse_another_pipeline(checkpoint, last, described, error)
         raise
+    warn_of_another_pipeline(checkpoint, last, described)
     if last is not None:
         # Called only for its errors, before anything runs. The job calls it again after the take-over.
         read_on(state_for_plan(last.state, plan, dropped), plan, Residuals(context))

@@ -24,7 +24,7 @@ from typing import Any
 
 from simpleeval import EvalWithCompoundTypes, InvalidExpression
 
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, UsageError
 from penstock.event import ChangeEvent, Image, Op
 from penstock.timestamps import parse_timestamp
 
@@ -63,6 +63,12 @@ def _names_of(tree: ast.AST) -> frozenset[str]:
     return frozenset(found - bound)
 
 
+class ConditionError(PenstockError, ValueError):
+    """A condition cannot be computed for an event. Each try fails in the same way. The message shows no value."""
+
+    retryable = False
+
+
 class RowExpression:
     """A condition over an event, for `FilterEvents(where=…)`. Picklable.
 
@@ -96,7 +102,7 @@ class RowExpression:
         """Return whether an event meets the condition.
 
         Raises:
-            ValueError: the row does not have a column, or the expression cannot be computed for its values, such as
+            ConditionError: the row does not have a column, or the expression cannot be computed for its values, such as
                 ``Amount > 100`` for NULL. The message shows no value.
         """
         if self._evaluator is None:
@@ -121,14 +127,15 @@ class _Evaluator:
         try:
             return bool(self._eval.eval(self._text, previously_parsed=self._parsed))
         except _MissingColumnError as error:
-            raise ValueError(
-                f"where needs column {error} of {event.source.table}, which the source did not send or the table does "
-                "not have: choose a capture type that sends whole rows, or test it with sent()"
+            raise ConditionError(
+                f"where needs column {error} of {event.source.qualified_table}, which the source did not send or the "
+                f"table does not have. Test it in the condition: sent('{error}') and …; choose a capture type that "
+                "sends whole rows; or send such events to dead letters"
             ) from None
         except Exception as error:  # its text may show values
-            raise ValueError(
-                f"where cannot be computed for an event of {event.source.table}: {type(error).__name__} in "
-                f"{self._text!r}"
+            raise ConditionError(
+                f"where cannot be computed for an event of {event.source.qualified_table}: {type(error).__name__} in "
+                f"{self._text!r}. Correct the condition, or send such events to dead letters"
             ) from None
 
     def _value(self, node: ast.Name) -> Any:

@@ -73,13 +73,31 @@ def refuse_another_pipeline(
     Raises:
         CheckpointError: it is the checkpoint of another pipeline.
     """
+    if (other := _other_pipeline(checkpoint, last, pipeline)) is not None:
+        raise CheckpointError(
+            f"{checkpoint.folder} is the checkpoint of {other}, and this pipeline is {pipeline.name}: choose another "
+            "--checkpoint-dir"
+        ) from error
+
+
+def warn_of_another_pipeline(checkpoint: Checkpoint, last: CommitRecord | None, pipeline: Pipeline) -> None:
+    """Warn if a checkpoint that fits belongs to a pipeline with another name: it may be the wrong folder."""
+    if (other := _other_pipeline(checkpoint, last, pipeline)) is not None:
+        logger.warning(
+            "%s is the checkpoint of %s: %s continues from its position, and does not have what that pipeline has "
+            "read. If this is not what you want, choose another --checkpoint-dir",
+            checkpoint.folder,
+            other,
+            pipeline.name,
+        )
+
+
+def _other_pipeline(checkpoint: Checkpoint, last: CommitRecord | None, pipeline: Pipeline) -> Pipeline | None:
+    """Return the pipeline that the last driver ran, if it has another name."""
     started = None if last is None else DriverNotes(checkpoint).started(last.generation)
     if started is None or not pipeline.name or started.pipeline.name in ("", pipeline.name):
-        return
-    raise CheckpointError(
-        f"{checkpoint.folder} is the checkpoint of {started.pipeline}, and this pipeline is {pipeline.name}: choose "
-        "another --checkpoint-dir"
-    ) from error
+        return None
+    return started.pipeline
 
 
 def _answers(

@@ -17,6 +17,7 @@ from penstock.runner.driver.other_driver import (
     SILENT_SECONDS_ON_DISK,
     SILENT_SECONDS_ON_OBJECT_STORES,
     refuse_while_another_runs,
+    warn_of_another_pipeline,
 )
 from penstock.runner.protocol import CheckpointError, Coordinator, EpochState, Residual
 from penstock.runner.protocol.errors import DriverRunsError
@@ -176,6 +177,17 @@ def test_a_checkpoint_of_another_pipeline_is_named_as_such(tmp_path: Path) -> No
     # The pipeline itself was edited: the message names its steps.
     with pytest.raises(CheckpointError, match="Write/Publish/Publish"):
         a_start(driver.checkpoint.folder, "postgres-to-delta")
+
+
+@pytest.mark.parametrize(
+    ("name", "warns"), [("postgres-to-parquet", True), ("postgres-to-delta", False), ("", False)]
+)
+def test_a_checkpoint_that_fits_and_is_of_another_pipeline_is_warned_of(
+    driver: Driver, caplog: pytest.LogCaptureFixture, name: str, warns: bool
+) -> None:
+    warn_of_another_pipeline(driver.checkpoint, driver.checkpoint.last_record(), Pipeline(name, ()))
+    expected = "is the checkpoint of postgres-to-delta (slot nc_delta): postgres-to-parquet continues from its position"
+    assert (expected in caplog.text) == warns
 
 
 def test_a_note_that_cannot_be_written_or_read_stops_nothing(
