@@ -28,11 +28,11 @@ class Driver:
         command = [sys.executable, "-m", "tests.integration.runner.programs.failing", "wait", *options]
         variables = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-        self.errors = base.with_suffix(".err")
+        self.output, self.errors = base.with_suffix(".out"), base.with_suffix(".err")
         self.process = subprocess.Popen(
             command,
             env={**variables, "TMPDIR": str(base), "PYTHONPATH": path},
-            stdout=subprocess.DEVNULL,
+            stdout=self.output.open("w"),
             stderr=self.errors.open("w"),
             cwd=ROOT,
             start_new_session=True,
@@ -42,7 +42,7 @@ class Driver:
     def wait(self) -> None:
         def waits() -> bool:
             assert self.process.poll() is None, self.errors.read_text()
-            return "waiting" in self.errors.read_text()
+            return "waiting" in self.output.read_text()
 
         wait_until(waits)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
@@ -36,13 +37,20 @@ def plain(kind: ColumnType, value: Any) -> Any:
         return date.fromordinal(date(1970, 1, 1).toordinal() + value)
     if kind.kind is Kind.JSON:
         return json.loads(value)
-    if kind.kind in (Kind.FLOAT32, Kind.FLOAT64):
+    if kind.kind is Kind.FLOAT32:
+        return in_32_bits(value)
+    if kind.kind is Kind.FLOAT64:
         return repr(value)  # nan equals nan
     if kind.kind is Kind.DECIMAL:
         return str(value)
     if kind.kind is Kind.INTERVAL:
         return value
     return value
+
+
+def in_32_bits(value: float) -> str:
+    """The client shows 3.140000104904175 and the event model 3.14: in 32 bits they are the same number."""
+    return repr(struct.unpack("f", struct.pack("f", value))[0])
 
 
 def shown(kind: ColumnType, value: Any) -> Any:
@@ -67,7 +75,7 @@ def _interval(value: Any) -> Interval:
 _SHOWN: dict[Kind, Callable[[Any], Any]] = {
     Kind.BYTES: base64.b64decode,
     Kind.TIMESTAMP: _nanoseconds,
-    Kind.FLOAT32: lambda value: repr(float(value)),
+    Kind.FLOAT32: lambda value: in_32_bits(float(value)),
     Kind.FLOAT64: lambda value: repr(float(value)),
     Kind.DECIMAL: lambda value: str(Decimal(value)),
     Kind.JSON: lambda value: json.loads(value if isinstance(value, str) else value.serialize() or "null"),
