@@ -31,6 +31,7 @@ def lineage_events(step: Step, frontier: Frontier) -> list[LineageEvent]:
                 )
                 for child in record.child_partitions
                 if not is_list_of_placements(child.token)
+                and not _is_repeated(token, child.token, record, frontier)
             ]
         case MovedIn(token, position, sources):
             return [LineageEvent(position.timestamp, MOVED_IN, token, tuple(sorted(sources)))]
@@ -38,3 +39,12 @@ def lineage_events(step: Step, frontier: Frontier) -> list[LineageEvent]:
             event = CLOSED if isinstance(step, Finished) else ENDED
             return [LineageEvent(frontier.open[token].timestamp, event, token)]
     return []
+
+
+def _is_repeated(token: str, child: str, record: ChildPartitionsRecord, frontier: Frontier) -> bool:
+    """Return whether a bundle reads an announcement again: the one before ended between it and the end of the parent.
+
+    The first reading has made the child wait, and has moved the parent to the start of the child. Before it, another
+    parent may have made the child wait, but this one is at an earlier time.
+    """
+    return child in frontier.waiting and frontier.open[token].timestamp >= record.start_timestamp

@@ -34,6 +34,15 @@ def test_each_parent_announces_a_merged_partition_and_a_close_has_the_time_of_it
     assert lineage_events(Ended("p"), AT_5) == [LineageEvent(5, "ended", "p")]
 
 
+def test_an_announcement_that_a_later_bundle_reads_again_is_one_event_for_each_parent(children: Any) -> None:
+    """A bundle may end between the announcement and the end of the parent; the next one reads it again."""
+    of_p, of_q = (Announced(parent, children(9, ("m", ("q", "p")))) for parent in "pq")
+    after_p = AT_5.apply(of_p)
+    assert lineage_events(of_p, after_p) == []
+    assert lineage_events(of_q, after_p) == [LineageEvent(9, "announced", "m", ("p", "q"), "q")]
+    assert lineage_events(of_q, after_p.apply(of_q)) == []
+
+
 def test_moves_and_new_partitions_of_a_mutable_stream_are_events() -> None:
     moved = MovedIn("p", Position(8), frozenset({"q", "a"}))
     assert lineage_events(moved, AT_5) == [LineageEvent(8, "moved_in", "p", ("a", "q"))]
