@@ -13,7 +13,7 @@ ARGS ?=
 PAIR := -n 2 --dist worksteal
 FAST := -m "not slow" $(PAIR)
 
-.PHONY: run test check campaign mutants matrix lint types bench site clean help
+.PHONY: run test check campaign mutants evidence matrix lint types bench site clean help
 .DEFAULT_GOAL := help
 
 help:       ## what there is
@@ -30,29 +30,34 @@ check: lint         ## the fast part (one to two minutes)
 
 # Every step runs, also after one that failed: each writes evidence of its own.
 campaign: $(READY)  ## the full numbers, for a night and a day; writes docs/evidence/*.json
-	@status=0; step() { echo "== $$*"; "$$@" || status=1; }; \
+	@status=0; folder=$$($(BIN)/python tools/evidence.py --folder); step() { echo "== $$*"; "$$@" || status=1; }; \
 	step env PENSTOCK_CAMPAIGN=1 $(BIN)/python -m pytest $(ARGS); \
-	step $(BIN)/python -m tests.matrix; \
-	step $(BIN)/python -m tests.beam.page; \
-	step $(BIN)/python benchmarks/object_store_epoch.py --evidence docs/evidence/object-store-epoch.json; \
+	step $(BIN)/python -m tools.matrix; \
+	step $(BIN)/python -m tools.beam_suites.page; \
+	step $(BIN)/python benchmarks/object_store_epoch.py --evidence $$folder/object-store-epoch.json; \
 	step $(BIN)/python benchmarks/pace.py --rounds 3; \
 	step $(BIN)/python benchmarks/peers/bigtable/run.py; \
-	step $(BIN)/python tests/mutants/run.py --jobs 2 --evidence docs/evidence/mutants.json --resume; \
+	step $(BIN)/python tests/mutants/run.py --jobs 2 --evidence $$folder/mutants.json --resume; \
 	exit $$status
 
-mutants: $(READY)   ## each patch in tests/mutants must turn its test red
+mutants: $(READY)   ## each rule broken on purpose, one at a time; the named test must turn red
 	$(BIN)/python tests/mutants/run.py $(ARGS)
 
-matrix: $(READY)    ## versions of Python, Spark, Java and Beam; writes docs/versions.md
-	$(BIN)/python -m tests.matrix $(ARGS)
+evidence: $(READY)  ## which evidence is stale: the commits since that changed its files
+	$(BIN)/python tools/evidence.py $(ARGS)
 
-lint: $(READY)      ## ruff: rules and format; import-linter: which package may import which
+matrix: $(READY)    ## versions of Python, Spark, Java and Beam; writes docs/versions.md
+	$(BIN)/python -m tools.matrix $(ARGS)
+
+lint: $(READY)      ## ruff: rules and format; import-linter: which package may import which; mutants fit their files
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python tests/mutants/check.py
 
 types: $(READY)     ## strict mypy on what ships
 	cd src && ../$(BIN)/python -m mypy --config-file ../pyproject.toml -p penstock
+	cd emulators/src && MYPYPATH=../../src ../../$(BIN)/python -m mypy --config-file ../../pyproject.toml -p penstock_emulators
 
 bench: $(READY)     ## every benchmark, with its ratios
 	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
@@ -65,6 +70,6 @@ clean:      ## remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis penstock-run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): setup.cfg pyproject.toml tools/setup.sh
+$(READY): setup.cfg pyproject.toml emulators/setup.cfg tools/setup.sh
 	@PYTHON="$(PYTHON)" sh tools/setup.sh "$(VENV)" "$(EXTRAS)"
 	@touch $@

@@ -26,8 +26,8 @@ from google.cloud.bigtable_admin_v2.types import CreateTableRequest
 from google.cloud.bigtable_v2.types import bigtable as api
 from measure import Spread, heading, machine, row
 
-from penstock.emulators.bigtable import BigtableEmulator
-from penstock.emulators.bigtable.cli import started
+from penstock_emulators.bigtable import BigtableEmulator
+from penstock_emulators.bigtable.google import started
 
 INSTANCE = "projects/benchmark/instances/benchmark"
 DATA = "/google.bigtable.v2.Bigtable/"

@@ -41,14 +41,14 @@ from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin_t
 from google.cloud.bigtable_admin_v2.types import table as table_types
 from google.cloud.bigtable_v2.types import bigtable as data_types
 
-from penstock.emulators.bigtable import BigtableEmulator
 from penstock.io.bigtable import ChangeStreamMutation, ReadFromBigtableChangeStream
-from penstock.io.bigtable.frontier import Frontier, Opening
+from penstock.io.bigtable.frontier import Frontier, Position
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.query import read_request
 from penstock.io.bigtable.read import ReadBigtableFn
 from penstock.io.bigtable.source import ChangeStream
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
+from penstock_emulators.bigtable import BigtableEmulator
 
 PROJECT, INSTANCE, MIDDLE = "benchmark", "benchmark", b"row5"
 PARTITIONS = [KeyRange(b"", MIDDLE), KeyRange(MIDDLE, b"")]
@@ -138,9 +138,9 @@ def raw(workload: Workload, partitions: list[KeyRange]) -> int:
     )
 
     def read(partition: KeyRange) -> int:
-        opening = Opening(partition, (), workload.start)
+        position = Position(partition, (), workload.start)
         records = 0
-        for data in call(read_request(workload.stream, "default", HEARTBEAT_MS, opening)):
+        for data in call(read_request(workload.stream, "default", HEARTBEAT_MS, position)):
             records += data[0] == 10  # the tag of data_change; every record here is one message
         return records
 

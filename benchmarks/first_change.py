@@ -30,8 +30,8 @@ from typing import Any
 
 from measure import Spread, heading, machine, ratio, row, tree_cpu
 
-from penstock.emulators.simulated_spanner import SimulatedSpanner
 from penstock.timeline import VARIABLE
+from penstock_emulators.simulated_spanner import SimulatedSpanner
 
 PROJECT, INSTANCE, DATABASE, STREAM = "benchmark", "benchmark", "first", "Changes"
 DDL = [

@@ -45,8 +45,6 @@ from typing import Any
 
 from measure import Spread, Stopwatch, heading, machine, percentile, ratio, row
 
-from penstock.emulators.simulated_spanner import SimulatedSpanner
-from penstock.emulators.spanner import SpannerEmulator
 from penstock.io.spanner.client import Client
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.query import ROOT, change_stream_query
@@ -54,6 +52,8 @@ from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord
 from penstock.io.spanner.source import ChangeStream, Connection
 from penstock.timeline import VARIABLE as TIMELINE
 from penstock.timestamps import parse_timestamp
+from penstock_emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.spanner import SpannerEmulator
 
 PROJECT, INSTANCE, DATABASE, STREAM = "benchmark", "benchmark", "latency", "Changes"
 DDL = [
@@ -187,7 +187,7 @@ class _Consumer:
     def _window(self, token: str, position: int, until: int) -> bool:
         """Read one window; return whether the partition ended in it."""
         decoder, ended = Decoder(), False
-        for message in self.client.ask(
+        for message in self.client.open(
             change_stream_query(f"READ_{STREAM}", token, position, until, 1000), "benchmark", 5
         ):
             now = time.time_ns()

@@ -27,8 +27,8 @@ from measure import Cost, Spread, heading, machine, ratio, row
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from penstock.runner.spark.session import context
-from tests.object_stores.faults import FaultProxy
-from tests.object_stores.servers import MOTO, VERSITYGW, RunningServer
+from tests.support.object_stores.faults import FaultProxy
+from tests.support.object_stores.servers import MOTO, VERSITYGW, RunningServer
 
 SERVERS = {"versitygw": VERSITYGW, "moto": MOTO}
 

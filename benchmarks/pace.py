@@ -18,7 +18,7 @@ import time
 from latency import Round, one_round
 from measure import Spread, heading, machine, percentile, ratio, row
 
-from penstock.emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.simulated_spanner import SimulatedSpanner
 
 DEFAULTS = "the defaults"
 SETTLE_SECONDS = 2.0

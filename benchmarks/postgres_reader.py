@@ -25,19 +25,19 @@ from typing import Any
 
 import psycopg
 
-from penstock.emulators.postgres import PostgresServer
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.postgres.client import Client
 from penstock.io.postgres.decode import decode
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.log_decoder import LogDecoder
-from penstock.io.postgres.log_reader import LogPosition, LogReader
 from penstock.io.postgres.preflight import check_source
+from penstock.io.postgres.reader import Position, StreamReader
 from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.transactions import TransactionReader
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_log import LogRecordFormat
+from penstock_emulators.postgres import PostgresServer
 
 TABLE = (
     "create table orders (id bigint primary key, name text, email text, amount numeric(10,2), at timestamptz, "
@@ -128,8 +128,8 @@ def latency(source: ReadFromPostgresChangeStream, dsn: str, seconds: float) -> l
     server = fn.open_server(source.stream)
     with Client(source.stream, source._settings.connection) as client:
         slot = check_source(source.stream, client.rows, create_slot=False)
-    position = LogPosition(slot.confirmed_lsn, 0, slot.system)
-    reader = LogReader(
+    position = Position(slot.confirmed_lsn, 0, slot.system)
+    reader = StreamReader(
         server,
         source.stream.slot,
         position,

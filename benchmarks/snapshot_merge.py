@@ -14,14 +14,14 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.io.change_streams.snapshots.frontier import SnapshotsFrontier
-from penstock.io.change_streams.snapshots.merge import StreamMerge
-from penstock.io.change_streams.snapshots.options import SnapshotOptions
-from penstock.io.change_streams.snapshots.progress import SnapshotProgress
-from penstock.io.change_streams.snapshots.signals import ExecuteSnapshot
+from penstock.io.change_streams.incremental.frontier import IncrementalFrontier
+from penstock.io.change_streams.incremental.merge import StreamMerge
+from penstock.io.change_streams.incremental.options import SnapshotOptions
+from penstock.io.change_streams.incremental.progress import SnapshotProgress
+from penstock.io.change_streams.incremental.signals import ExecuteSnapshot
 from penstock.io.spanner.frontier import Frontier
+from penstock.io.spanner.incremental.merging import SpannerRecords
 from penstock.io.spanner.record import DataChangeRecord, Mod, Mods
-from penstock.io.spanner.snapshot.merging import SpannerRecords
 
 RECORDS, MODS, ROUNDS = 4_000, 20, 3
 
@@ -38,7 +38,7 @@ def merge_while_rows_are_read() -> StreamMerge:
     progress, _ = SnapshotProgress().receive(ExecuteSnapshot("1", ("T",)))
     progress, _ = progress.resolved("1", ["T"])
     worker: Any = SimpleNamespace(answers=queue.SimpleQueue(), ask=lambda job: None)
-    frontier = SnapshotsFrontier(Frontier.starting_at(0, 1 << 60), progress)
+    frontier = IncrementalFrontier(Frontier.starting_at(0, 1 << 60), progress)
     merge = StreamMerge(
         SpannerRecords(), worker, SnapshotOptions(), "", frontier, notifications=False, dead_letters=False
     )

@@ -32,12 +32,12 @@ from apache_beam.runners.sdf_utils import (
     ThreadsafeWatermarkEstimator,
 )
 
-from penstock.emulators.postgres import PostgresServer
-from penstock.emulators.simulated_spanner import SimulatedSpanner
-from penstock.io.change_streams.snapshots.signal_folder import write_signal
+from penstock.io.change_streams.incremental.signal_folder import write_signal
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.spanner import ReadFromSpannerChangeStream
+from penstock_emulators.postgres import PostgresServer
+from penstock_emulators.simulated_spanner import SimulatedSpanner
 
 PROJECT, INSTANCE, DATABASE = "benchmark", "benchmark", "benchmark"
 EPOCH_SECONDS = 0.5

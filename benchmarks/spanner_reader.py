@@ -34,7 +34,6 @@ from apache_beam.runners.sdf_utils import (
 )
 from google.cloud.spanner_v1.types import result_set
 
-from penstock.emulators.spanner import SpannerEmulator
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import ReadFromSpannerChangeStream, format_timestamp
 from penstock.io.spanner.client import Client
@@ -43,6 +42,7 @@ from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.query import ROOT, change_stream_query
 from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.source import ChangeStream, Connection
+from penstock_emulators.spanner import SpannerEmulator
 
 PartialResultSet = result_set.PartialResultSet.pb()
 PROJECT, INSTANCE = "benchmark", "benchmark"
@@ -121,7 +121,7 @@ def raw(workload: Workload) -> int:
     def read(token: str, start: int) -> tuple[int, list[tuple[str, int]]]:
         query = change_stream_query("READ_Changes", token, start, workload.stream.end or 0, 1000)
         mods, children, pending = 0, [], None
-        for message in map(PartialResultSet.FromString, client.ask(query, "benchmark", 60)):
+        for message in map(PartialResultSet.FromString, client.open(query, "benchmark", 60)):
             rows = list(message.values)
             if pending is not None and rows:
                 merge_chunk(pending, rows[0])

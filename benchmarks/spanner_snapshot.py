@@ -24,14 +24,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.emulators.simulated_spanner import SimulatedSpanner
-from penstock.emulators.spanner import SpannerEmulator
 from penstock.io.change_streams.tracker import Poll
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import ReadFromSpannerTable
 from penstock.io.spanner.client import Client
-from penstock.io.spanner.snapshot.client import SnapshotClient
-from penstock.io.spanner.snapshot.frontier import KeyRange, Table
+from penstock.io.spanner.initial_scan.client import ScanClient
+from penstock.io.spanner.initial_scan.frontier import KeyRange, Table
+from penstock_emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.spanner import SpannerEmulator
 
 PROJECT, INSTANCE, DATABASE = "benchmark", "benchmark", "benchmark"
 COLUMNS = ("Id", "Name", "Total", "Created", "Rate")
@@ -92,7 +92,7 @@ def read_with_penstock(transform: ReadFromSpannerTable) -> int:
     return rows
 
 
-def read_raw(client: SnapshotClient) -> int:
+def read_raw(client: ScanClient) -> int:
     """Receive all messages of one read; return their number of bytes."""
     table = Table("Accounts", COLUMNS, (1, 2, 3, 4, 5), 1)
     return sum(map(len, client.read(table, KeyRange(0), client.begin(None).timestamp)))
@@ -130,7 +130,7 @@ def main() -> None:
             max_ranges=16,
             emulator_host=emulator.host,
         )
-        client = SnapshotClient(Client(transform.stream, transform._settings.connection))
+        client = ScanClient(Client(transform.stream, transform._settings.connection))
         contenders: dict[str, Callable[[], int]] = {
             "raw": lambda: read_raw(client),
             "penstock": lambda: read_with_penstock(transform),

@@ -37,11 +37,11 @@ from apache_beam.runners.sdf_utils import (
 from ydb._grpc.common import ydb_topic_v1_pb2_grpc
 from ydb._grpc.common.protos import ydb_topic_pb2
 
-from penstock.emulators.ydb import YdbEmulator
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.ydb import ReadFromYdbChangefeed
 from penstock.io.ydb.read import ReadYdbFn
 from penstock.transforms.formats.ydb_events import EventConverter
+from penstock_emulators.ydb import YdbEmulator
 
 TABLE, FEED, PARTITIONS = "orders", "feed", (0, 1)
 BUFFER_BYTES = 32 << 20

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_origin
 
 from penstock.errors import UsageError
-from penstock.signatures import Argument, arguments_of
+from penstock.options import Argument, arguments_of
 from penstock.transforms.formats.catalog import Options, formats_of, make_format
 from penstock.transforms.formats.formatted import Format
 from penstock.transforms.formats.lines import LineContent

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from penstock.options import arguments_of
 from penstock.pipelines.event_options import EventOptions, event_arguments
 from penstock.secrets import read_references
 
@@ -32,7 +33,12 @@ def takes(source: Callable[..., Any], names: str, *, events_of: str) -> Callable
     """
 
     def decorate(build: Build) -> Build:
-        known = inspect.signature(source, eval_str=True).parameters
+        known = {
+            each.name: inspect.Parameter(
+                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type
+            )
+            for each in arguments_of(source).values()
+        }
         of_source = {name: known[name] for name in names.split()}
         signature = inspect.signature(build, eval_str=True)
         positional, *own = [each for each in signature.parameters.values() if each.name not in _GIVEN_BY_US]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, get_origin
 
-from penstock.signatures import Argument, arguments_of
+from penstock.options import Argument, arguments_of
 
 
 @dataclass(frozen=True, slots=True)

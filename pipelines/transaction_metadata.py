@@ -6,6 +6,7 @@ from typing import Any
 
 import apache_beam as beam
 
+from penstock.batches import SingleElements, is_batched
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent
 from penstock.pipelines.event_options import EventOptions
@@ -72,6 +73,8 @@ class WithTransactionMetadata(beam.PTransform):  # type: ignore[misc, unused-ign
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
         """Apply the steps."""
+        if is_batched(events):
+            events |= SingleElements()
         alone, whole = events | "OfTransactions" >> beam.Partition(_is_in_transaction, 2)
         placed = whole | AssembleTransactions() | "Places" >> AddTransactionMetadata(self._format)
         return (placed, alone) | "AllEvents" >> beam.Flatten()

@@ -22,16 +22,19 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.runner.spark.daemon_handoff import EARLY, hand_over, listen, take_over
-from penstock.runner.spark.printed_lines import mark_prints
+from penstock.runner.spark.daemon_handoff import EARLY, PARENT, hand_over, listen, take_over
+from penstock.runner.spark.printed_lines import prefix_prints
 from penstock.runner.spark.worker_path import without_archives
 
 if __name__ == "__main__":
     # Imports make objects that live as long as this process. The garbage collector would inspect all of them many
     # times, which takes a sixth of the time of the imports. `serve` enables it again.
     gc.disable()
-    _jvm = os.getppid()
+    # Not `os.getppid()`: a JVM that cannot start has ended by now, and this process would wait forever.
+    _jvm = int(os.environ.get(PARENT, "0"))
     _listener = listen(sys.argv[2]) if sys.argv[1:2] == [EARLY] else None
+    if _listener is not None and os.getppid() != _jvm:
+        os._exit(0)
     if _listener is None and hand_over():
         os._exit(0)
     # The JVM reads the path of the daemon's socket from this standard output: four bytes for the length, then the
@@ -64,7 +67,7 @@ def worker(sock: Any, authenticated: bool) -> int:
     When Spark stops or cancels a task, the JVM closes the connection while the worker still flushes its output.
     PySpark's daemon (read in 4.3) prints a BrokenPipeError traceback then, as if the pipeline had failed.
     """
-    mark_prints()
+    prefix_prints()
     try:
         return int(_pyspark_worker(sock, authenticated))
     except (BrokenPipeError, ConnectionResetError):

@@ -34,13 +34,13 @@ from penstock.runner.protocol.record import CommitRecord, EpochState
 from penstock.runner.result import PySparkPipelineResult
 from penstock.runner.spark.engine import SparkEngine
 from penstock.runner.spark.scratch import make_private_folder
-from penstock.runner.spark.session import slots
+from penstock.runner.spark.session import task_slots
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Ended, Pipeline, Process, Started
 from penstock.runner.store.keys import KEY_GROUPS
 from penstock.runner.store.requests import RequestWatch
 from penstock.runner.tasks.epoch import EpochLimits
-from penstock.timeline import mark
+from penstock.timeline import trace
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Job:
         self._name = checkpoint.job
         coordinator = Coordinator(checkpoint)
         record = coordinator.take_over()
-        mark("took over")
+        trace("took over")
         notes = DriverNotes(checkpoint)
         notes.note_start(record.generation, Started(Process.current(), self._pipeline))
         requests = RequestWatch(checkpoint, record.generation)
@@ -195,11 +195,11 @@ class Job:
     def _committed(
         self, record: CommitRecord, driver: Driver, early: EarlyPublisher, claims: OutputClaims
     ) -> None:
-        mark("committed", epoch=record.number)
+        trace("committed", epoch=record.number)
         # Claim outputs before a sweep that follows this commit, because sinks delete files in it.
         claims.committed(record)
         early.committed(record)
-        self._result.committed(record, driver.measured(record.number), driver.phases(record.number))
+        self._result.committed(record, driver.measured(record.number), driver.timings(record.number))
 
     def _no_retry_after_cancel(self, error: Exception) -> None:
         """Let the loop try an epoch again, unless it failed because it was cancelled."""
@@ -212,13 +212,13 @@ class Job:
             self._plan,
             self._engine,
             Residuals(PlanContext(self._plan)),
-            partitions=min(settings.spark_parallelism or slots(self._spark), KEY_GROUPS),
-            slots=slots(self._spark),
+            partitions=min(settings.spark_parallelism or task_slots(self._spark), KEY_GROUPS),
+            task_slots=task_slots(self._spark),
             limits=EpochLimits(
                 settings.epoch_seconds,
                 settings.epoch_max_records,
                 settings.epoch_max_bytes,
-                # On an object store each epoch costs money and takes some 100 ms, so shorter epochs would not publish
+                # On an object store each epoch costs money and takes about 100 ms, so shorter epochs would not publish
                 # sooner.
                 may_end_early="://" not in state_folder,
             ),
@@ -230,7 +230,7 @@ class Job:
         )
 
     def _try_batch_epoch(self, driver: Driver, record: CommitRecord) -> EpochState | None:
-        """Run one step of a batch. It is repeated only if Spark mixed up attempts; a user's error is final."""
+        """Run one epoch of a batch. It is repeated only if Spark mixed up attempts; a user's error is final."""
         tries = self._settings.epoch_retries + 1
         for tried in range(1, tries + 1):
             attempt = Attempt(self._name, 1, record.number + 1, uuid.uuid4().hex[:12])
@@ -258,7 +258,7 @@ def _temporary_checkpoint() -> Iterator[Checkpoint]:
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """A folder that only this user can read, because it contains rows. The next driver deletes that of a killed one."""
+    """A folder that only this user can read, because it contains rows. If it is left, the next driver deletes it."""
     private = make_private_folder(Path(tempfile.gettempdir()))
     try:
         yield private.path

@@ -1,4 +1,4 @@
-"""Beam metrics: at each commit the monitoring infos of the tasks are merged into those of the pipeline.
+"""Beam metrics: at each commit the monitoring infos of the tasks are merged into the pipeline's.
 
 Metrics of a failed epoch are discarded with it. Users' metrics are stored in the commit record, so that they continue
 after a restart. Beam's own metrics (element counts and times of PCollections, named by build order) are kept in a

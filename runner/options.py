@@ -39,7 +39,7 @@ class PySparkOptions(PipelineOptions):
             "--spark_parallelism",
             type=int,
             default=None,
-            help=f"Tasks per level, at most {KEY_GROUPS}. Default: the number of slots of the session.",
+            help=f"Tasks per level, at most {KEY_GROUPS}. Default: the number of task slots of the session.",
         )
         parser.add_argument(
             "--checkpoint_dir",

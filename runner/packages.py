@@ -1,8 +1,8 @@
 """Ships the packages that Beam's options name (`--requirements_file`, `--setup_file`, `--extra_package`) to workers.
 
 Other runners install such packages when they start a worker's container. Spark starts the workers here, so the driver
-installs the packages into a folder with pip, and every worker appends that folder to its search path. Packages that a
-worker already has are used before those of the folder.
+installs the packages into a folder with pip, and every worker appends that folder to its search path. So a package that
+a worker already has is used before the same package in the folder.
 
 - Local master: workers run on this machine with this Python. Only what is missing here is installed.
 - Cluster: everything is installed, since executors may have less than the driver. Spark copies the folder to each
@@ -58,7 +58,7 @@ class Packages:
         return cls(tuple(arguments))
 
     def ship(self, spark: Any, program: Program) -> Program:
-        """Install the packages where workers of this Spark context find them; return the program with their place.
+        """Install the packages where workers of this Spark context find them; return the program with their folder.
 
         Raises:
             UsageError: pip could not install them; the message repeats what it said.
@@ -79,7 +79,7 @@ class Packages:
         _run_pip("--target", f"{folder}/packages", *self.arguments)
         archive = shutil.make_archive(f"{folder}/{name}", "zip", f"{folder}/packages")
         spark.addArchive(f"{archive}#{name}")
-        # An executor unpacks archives in its working directory, which is also that of its Python workers.
+        # An executor unpacks archives in its working directory, and its Python workers run in the same one.
         return replace(program, path=(*program.path, name))
 
 

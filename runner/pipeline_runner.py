@@ -48,7 +48,7 @@ from penstock.runner.spark.session import begin_session, context_of
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.drivers import Pipeline
 from penstock.runner.store.keys import KEY_GROUPS
-from penstock.timeline import mark
+from penstock.timeline import trace
 
 logger = logging.getLogger(__name__)
 
@@ -120,11 +120,11 @@ class PySparkRunner(PipelineRunner):
     def check(self, pipeline: beam.Pipeline) -> None:
         """Check what does not need Spark: the options, and whether the checkpoint fits. Nothing is created.
 
-        Another driver may run the pipeline meanwhile.
+        Another driver may run the pipeline at the same time.
 
         Raises:
             UsageError: options have bad values; all are named.
-            CheckpointError: the checkpoint folder cannot be used, or is that of another pipeline.
+            CheckpointError: the checkpoint folder cannot be used, or belongs to another pipeline.
         """
         options = pipeline._options  # Beam's Pipeline has no public property for its options
         settings = options.view_as(PySparkOptions)
@@ -154,9 +154,9 @@ class PySparkRunner(PipelineRunner):
         packages = Packages.of(options.view_as(SetupOptions))
         # Called only for its checks: before Spark runs, the master is not known, and it decides where the logs go.
         worker_logging(options, to_driver=False)
-        mark("planned")
+        trace("planned")
         spark = session()
-        mark("got Spark")
+        trace("got Spark")
         if plan.streaming and checkpoint is None and not plan.script:
             _check_temporary_checkpoint(spark)
         check_executors(spark)  # last, because it may wait for the cluster

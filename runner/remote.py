@@ -90,7 +90,7 @@ class RemoteJob:
         return [_view(record, size, known) for record, size, known in self._records()]
 
     def history(self) -> list[CommitRecord]:
-        """Return those of the records that are complete; the driver deletes the side files of replaced ones."""
+        """Return the complete records; the driver deletes the side files of replaced ones."""
         return [record for record, _, known in self._records() if known]
 
     def _records(self) -> Iterator[tuple[CommitRecord, int, bool]]:
@@ -141,8 +141,8 @@ def _residuals(record: CommitRecord, pipeline: Any) -> Sequence[ResidualView]:
 
 
 def _watermark(record: CommitRecord) -> int | None:
-    marks = (mark for key, mark in record.state.watermarks.items() if key.kind is WatermarkKind.OUTPUT)
-    return min(marks, default=None)
+    outputs = (us for key, us in record.state.watermarks.items() if key.kind is WatermarkKind.OUTPUT)
+    return min(outputs, default=None)
 
 
 def _view(record: CommitRecord, size: int, lists_known: bool) -> RecordView:

@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 class Progress:
     """The progress of a pipeline at its last commit. Times are µs since 1970.
 
-    `epoch` is the number of the record, `generation` that of the driver's take-over, `epochs` the number of epochs
+    `epoch` is the number of the record, `generation` the number of the driver's take-over, `epochs` counts the epochs
     committed in the life of the checkpoint. `watermark_us` is the lowest output watermark of all steps that read and
     of all groupings; None before the first. `publications` is the number that wait for the next epoch.
-    `epoch_seconds` are the phases of the last epoch that ran here: `tasks` (the Spark job) and `commit`. `state_bytes`
+    `epoch_seconds` are the timings of the last epoch that ran here: `tasks` (the Spark job) and `commit`. `state_bytes`
     is the size of the state runs that the record names.
     """
 
@@ -52,7 +52,7 @@ class PySparkPipelineResult(PipelineResult):
         super().__init__(PipelineState.STARTING)
         self._residuals = residuals
         self._record: CommitRecord | None = None
-        self._phases: Mapping[str, float] = {}
+        self._timings: Mapping[str, float] = {}
         self._metrics = metrics.MetricsAccumulator()
         self._error: BaseException | None = None
         self._finished = threading.Event()
@@ -127,8 +127,8 @@ class PySparkPipelineResult(PipelineResult):
     @property
     def watermarks(self) -> Mapping[str, int]:
         """Output watermark of each step that reads and of each grouping, in µs, as of the last commit."""
-        marks = self._record.state.watermarks if self._record else {}
-        return {key.step: mark for key, mark in marks.items() if key.kind is WatermarkKind.OUTPUT}
+        watermarks = self._record.state.watermarks if self._record else {}
+        return {key.step: us for key, us in watermarks.items() if key.kind is WatermarkKind.OUTPUT}
 
     def residuals(self) -> tuple[ResidualView, ...]:
         """Return the residuals of the last commit: the work that remains to be read."""
@@ -149,7 +149,7 @@ class PySparkPipelineResult(PipelineResult):
             watermark_us=min(self.watermarks.values(), default=None),
             residuals=self.residuals(),
             publications=len(record.state.publications),
-            epoch_seconds=self._phases,
+            epoch_seconds=self._timings,
             # After a rescaling two entries may name one file.
             state_bytes=sum({run.name: run.size for run in record.state.state_runs}.values()),
         )
@@ -171,10 +171,10 @@ class PySparkPipelineResult(PipelineResult):
         self,
         record: CommitRecord,
         measured: Iterable[bytes] = (),
-        phases: Mapping[str, float] | None = None,
+        timings: Mapping[str, float] | None = None,
     ) -> None:
-        """Store the last record, and the metrics and phases of its epoch."""
-        self._phases = phases or {}
+        """Store the last record, and the metrics and timings of its epoch."""
+        self._timings = timings or {}
         self._record = record
         self._metrics.add(measured)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, get_origin
 
+from penstock.options import EMPTY, Argument
 from penstock.pipelines.event_options import (
     GIVEN,
     SECRETS,
@@ -13,7 +14,6 @@ from penstock.pipelines.event_options import (
     event_arguments,
 )
 from penstock.pipelines.sinks import SinkKind
-from penstock.signatures import EMPTY, Argument
 from penstock.templates.parameter import Kind, Parameter
 from penstock.transforms.formats.catalog import formats_of
 

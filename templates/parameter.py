@@ -65,12 +65,14 @@ class Parameter(BaseModel):
     mapping: bool = False
     entries: Mapping[str, Parameter] | None = None
 
+    # Faults of a template's author, found when the template is loaded and so by any test that lists the templates.
     @model_validator(mode="after")
     def _consistent(self) -> Parameter:
         if self.required and self.default is not None:
             raise ValueError("a required parameter has no default")
         if self.pattern and not self.pattern_help:
             raise ValueError("a pattern needs a pattern_help that says it in words")
+        # YAML reads `default: 010` as 8 and `default: on` as True. The text that users are shown must give the default.
         if self.default is not None and self.read(show(self.default)) != self.default:
             raise ValueError(f"the default is no {self.type} as written")
         return self
@@ -82,6 +84,8 @@ class Parameter(BaseModel):
             ValueError: a clause that says what is wrong with it and what is asked for; it shows the text
                 unless the parameter is secret.
         """
+        # A reference in any other parameter was replaced before this call: see `penstock.secrets`. One that is still
+        # there has a kind that is not known, such as ${vault:…}, and would be written into names and paths as it is.
         if self.secret and has_reference(text):
             return text
         if REFERENCE.search(text):
@@ -99,16 +103,18 @@ class Parameter(BaseModel):
     def _typed(self, text: str) -> Value:
         try:
             return _READERS[self.type](text)
+        # Not chained: the text of Python's own error contains the value, which may be a secret.
         except ValueError:
-            raise ValueError(f"{self._shown(text)} is not {_ASKED[self.type]}{self._hint()}") from None
+            raise ValueError(f"{self._shown(text)} is not {_EXPECTED[self.type]}{self._hint()}") from None
 
     def _check_range(self, value: Value) -> None:
+        # A bool is an int in Python.
         if isinstance(value, (str, bool)):
             return
         if self.minimum is not None and value < self.minimum:
-            raise ValueError(f"{self._shown(show(value))} is less than the least, {self.minimum:.15g}")
+            raise ValueError(f"{self._shown(show(value))} is less than the minimum, {self.minimum:.15g}")
         if self.maximum is not None and value > self.maximum:
-            raise ValueError(f"{self._shown(show(value))} is more than the most, {self.maximum:.15g}")
+            raise ValueError(f"{self._shown(show(value))} is more than the maximum, {self.maximum:.15g}")
 
     def _shown(self, text: str) -> str:
         return "the given secret" if self.secret else repr(text)
@@ -137,15 +143,16 @@ def _read_integer(text: str) -> int:
 
 def _read_number(text: str) -> float:
     value = float(text)
+    # `float` reads "nan" and "inf", and no comparison with a minimum or a maximum rejects NaN.
     if value != value or value in (float("inf"), float("-inf")):
         raise ValueError("not finite")
     return value
 
 
 def _read_boolean(text: str) -> bool:
-    if (found := _TRUTH.get(text.lower())) is None:
+    if (value := _TRUTH.get(text.lower())) is None:
         raise ValueError("no truth value")
-    return found
+    return value
 
 
 def _read_timestamp(text: str) -> str:
@@ -169,7 +176,7 @@ _READERS: dict[Kind, Callable[[str], Value]] = {
     "timestamp": _read_timestamp,
 }
 
-_ASKED: dict[Kind, str] = {
+_EXPECTED: dict[Kind, str] = {
     "string": "a text of at least one character",
     "integer": "a whole number",
     "number": "a number",

@@ -79,7 +79,7 @@ def load_template(text: str) -> Template:
 
 
 class _Templates(Mapping[str, Template]):
-    """All templates by name, in alphabetical order. Those of sources and sinks are made at the first access.
+    """All templates by name, in alphabetical order. Templates of sources and sinks are made at the first access.
 
     Their parameters come from the signature of the sink's transform, and to import that takes a second.
     """

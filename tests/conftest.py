@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -29,9 +28,8 @@ from apache_beam.testing.test_stream import TestStream
 from apache_beam.testing.test_stream_service import TestStreamServiceController
 from hypothesis import HealthCheck, settings
 
-ROOT = Path(__file__).resolve().parent.parent
-GENERATED = (":!docs/evidence", ":!docs/versions.md", ":!docs/beam-compatibility.md")
-"""What campaigns write, and so no change of the work tree that they ran on."""
+from tools.evidence import EVIDENCE, commit, folder
+
 CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "") not in ("", "0")
 
 # Their names begin with Test, but they are no tests; pytest would warn in each module that imports them.
@@ -67,19 +65,11 @@ class Campaign:
         return random.Random(f"{self.seed}/{salt}")
 
     def record(self, name: str, **figures: Any) -> None:
-        """In a campaign, write docs/evidence/`name`.json with commit, seed and figures."""
+        """In a campaign, write `name`.json with commit, seed and figures."""
         if self.full:
             facts = {"commit": commit(), "seed": self.seed, "recorded": _now(), "figures": figures}
             self.evidence.mkdir(parents=True, exist_ok=True)
             (self.evidence / f"{name}.json").write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
-
-
-def commit() -> str:
-    """Return the checked-out commit, with `+` if the work tree has changes."""
-    git = ["git", "-C", str(ROOT)]
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    dirty = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *GENERATED], check=False)
-    return (head.stdout.strip() or "unknown") + ("+" if dirty.returncode else "")
 
 
 def _now() -> str:
@@ -91,7 +81,7 @@ def _seed() -> int:
     return int(given) if given else (random.SystemRandom().randrange(1 << 31) if CAMPAIGN else 1)
 
 
-_CAMPAIGN = Campaign(CAMPAIGN, _seed(), ROOT / "docs" / "evidence")
+_CAMPAIGN = Campaign(CAMPAIGN, _seed(), folder() if CAMPAIGN else EVIDENCE)
 
 
 def pytest_report_header() -> str:
@@ -184,8 +174,8 @@ def _missing_spark() -> str | None:
 
 
 def _missing_emulator() -> str | None:
-    from penstock.emulators import bigtable as bigtable
-    from penstock.emulators import spanner as spanner
+    from penstock_emulators import bigtable as bigtable
+    from penstock_emulators import spanner as spanner
 
     try:
         spanner.find_binary()
@@ -196,7 +186,7 @@ def _missing_emulator() -> str | None:
 
 
 def _missing_kafka() -> str | None:
-    from penstock.emulators import kafka
+    from penstock_emulators import kafka
 
     try:
         kafka.find_java()
@@ -207,7 +197,7 @@ def _missing_kafka() -> str | None:
 
 
 def _missing_pubsub() -> str | None:
-    from penstock.emulators import kafka, pubsub
+    from penstock_emulators import kafka, pubsub
 
     try:
         kafka.find_java()
@@ -218,7 +208,7 @@ def _missing_pubsub() -> str | None:
 
 
 def _missing_bigquery() -> str | None:
-    from penstock.emulators import bigquery
+    from penstock_emulators import bigquery
 
     try:
         # Half a gigabyte: only where tests of emulators are wanted, they install it.
@@ -241,7 +231,7 @@ _REMEDIES = {
     "`gcloud components install cloud-spanner-emulator bigtable` (docs/install.md).",
     "kafka": "a Kafka broker. To run them, install Maven (`mvn`), which downloads it from Maven Central.",
     "bigquery": "an emulator of BigQuery. To install it, run "
-    "`python -c 'from penstock.emulators import bigquery; bigquery.find_python()'` (half a gigabyte).",
+    "`python -c 'from penstock_emulators import bigquery; bigquery.find_python()'` (half a gigabyte).",
     "pubsub": "Google's Pub/Sub emulator. To run them, run `gcloud components install pubsub-emulator`.",
 }
 

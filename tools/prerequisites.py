@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from penstock.emulators import bigtable as bigtable
-from penstock.emulators import spanner as spanner
 from penstock.runner.spark.java import JavaNotFoundError, find_java
+from penstock_emulators import bigtable as bigtable
+from penstock_emulators import spanner as spanner
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ if ! [ -x "$venv/bin/python" ]; then
         exit 2
     }
 fi
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]" --editable ./emulators
 
 # Spark's JVM starts in half the time with an archive of its classes. Without Java there is none, which the tests report.
 "$venv/bin/python" -m penstock.runner.spark.archive || true

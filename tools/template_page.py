@@ -1,21 +1,36 @@
-"""Writes docs/templates.md: every template, its guarantees and its parameters, as the code describes them.
+"""Writes docs/templates.md, and the table of arguments on the page of each source, as the code declares them.
 
-    python tools/template_page.py > docs/templates.md
+    python tools/template_page.py
 
-A test compares the page with the code.
+A test compares the pages with the code.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from penstock.cli.describe import parameter_facts
+from penstock.io.bigtable import ReadFromBigtableChangeStream
+from penstock.io.postgres import ReadFromPostgresChangeStream
+from penstock.io.spanner import ReadFromSpannerChangeStream
+from penstock.io.ydb import ReadFromYdbChangefeed
+from penstock.options import EMPTY, arguments_of
 from penstock.pipelines.sinks import SINKS, SinkKind
 from penstock.pipelines.sources import SOURCES
 from penstock.templates.derived import event_parameters
 from penstock.templates.parameter import Parameter
 from penstock.templates.template import templates
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+TRANSFORMS = {
+    "bigtable.md": ReadFromBigtableChangeStream,
+    "postgres.md": ReadFromPostgresChangeStream,
+    "spanner.md": ReadFromSpannerChangeStream,
+    "ydb.md": ReadFromYdbChangefeed,
+}
+"""The pages of the sources."""
 
 _INTRODUCTION = """\
 # Templates
@@ -35,7 +50,7 @@ a mapping is `parameter.entry` on the command line.
 
 `penstock describe NAME` shows the same, `--json-schema` prints a schema of the job file for editors, and
 `--flex-metadata` the metadata of a Google flex template. This page is made from the code:
-`python tools/template_page.py > docs/templates.md`.
+`python tools/template_page.py`.
 """
 _PAGES = {
     "avro": "files.md",
@@ -120,9 +135,37 @@ def _table(parameters: Mapping[str, Parameter], prefix: str = "") -> Iterator[st
         yield ""
 
 
+def with_arguments(text: str, transform: Any) -> str:
+    """Return the text of a page with the table of the arguments of a transform below the heading ``Arguments``."""
+    before, heading, after = text.partition("\n## Arguments\n\n")
+    _, _, rest = after.partition("\n\n")
+    return f"{before}{heading}{_arguments(transform)}\n\n{rest}"
+
+
+def _arguments(transform: Any) -> str:
+    lines = ["| Argument | Default | Meaning |", "|---|---|---|"]
+    for each in sorted(arguments_of(transform).values(), key=lambda each: each.default is not EMPTY):
+        default = "required" if each.default is EMPTY else _shown(each.default)
+        low, high = each.accepts.minimum, each.accepts.maximum
+        limits = "" if low is None or high is None else f" ({low:,.15g} to {high:,.15g})"
+        lines.append(f"| `{each.name}` | {default}{limits} | {_cell(each.help)} |")
+    return "\n".join(lines)
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, bool) or not isinstance(default, int | float | str):
+        return str(default) if default else "none" if default is not False else "False"
+    if isinstance(default, int) and default >= 1 << 20:
+        return f"{default >> 20} MiB"
+    return f"`{default}`" if isinstance(default, str) else f"{default:,.15g}"
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    (DOCS / "templates.md").write_text(page(), "utf-8")
+    for name, transform in TRANSFORMS.items():
+        path = DOCS / name
+        path.write_text(with_arguments(path.read_text("utf-8"), transform), "utf-8")

@@ -212,7 +212,7 @@ def _key(event: ChangeEvent, *parts: Any) -> bytes:
 
 def _commit_order(transaction: AssembledTransaction) -> tuple[int, Version]:
     # Not the id: PostgreSQL gives it at the start of a transaction. Its version begins with the place of the commit in
-    # the log, that of Spanner with the commit timestamp.
+    # the log, Spanner's with the commit timestamp.
     return transaction.timestamp, transaction.events[0].version
 
 

@@ -58,8 +58,8 @@ class RenameColumns(ElementTransform):
 
     The `cells` of a Bigtable change keep their families and qualifiers.
 
-    Raises UsageError if two columns get one name, and ValueError while running if a new name is already that of another
-    column of the table.
+    Raises UsageError if two columns get one name, and ValueError while running if another column of the table already
+    has a new name.
     """
 
     def __init__(self, names: Mapping[str, str], *, table: TablePattern = "*") -> None:

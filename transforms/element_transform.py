@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.pvalue import TaggedOutput
 from typing_extensions import Self
 
+from penstock.batches import ElementBatch, SingleElements, is_batched, single
 from penstock.errors import DecodeError, ServiceError
 
 
@@ -17,7 +20,8 @@ class ElementTransform(beam.PTransform):
 
     Order: the elements of a bundle keep their order, so events of one key stay in order if they come in order.
     After a crash a bundle may run again and gives the same output. Nothing holds the watermark back, and there is
-    no state. Each output element has the timestamp and the windows of its input element.
+    no state. Each output element has the timestamp and the windows of its input element. Batches of elements
+    (`penstock.batches`) give batches.
     """
 
     def __init__(self, process: Callable[[Any], Iterable[Any]], output_type: Any) -> None:
@@ -29,7 +33,7 @@ class ElementTransform(beam.PTransform):
     def with_exception_handling(self, *args: Any, **options: Any) -> ElementTransform:
         """Return a copy that sends elements for which the function raises to a second output.
 
-        Arguments and outputs are those of `beam.ParDo.with_exception_handling`: a dead letter is the pair (element,
+        Arguments and outputs are as in `beam.ParDo.with_exception_handling`: a dead letter is the pair (element,
         (exception class, its text, traceback)). `penstock.transforms.DeadLetters` makes records of them.
 
         A `ServiceError` fails the bundle, which is repeated: if a schema registry does not answer, that is not the
@@ -42,6 +46,12 @@ class ElementTransform(beam.PTransform):
     def expand(self, pcoll: beam.PCollection[Any]) -> Any:
         """Apply the function; with exception handling the result has two outputs."""
         name = f"{type(self).__name__}Fn"
+        if is_batched(pcoll):
+            if self._handling in (None, ((), {})):
+                return self._apply_to_batches(pcoll, name)
+            pcoll |= (
+                SingleElements()
+            )  # options of Beam, such as `partial`, are about calls for single elements
         if self._handling is None:
             return pcoll | name >> beam.FlatMap(self._process).with_output_types(self._output_type)
         args, options = self._handling
@@ -52,6 +62,66 @@ class ElementTransform(beam.PTransform):
             return result | raising
         good, *rest = result
         return (good | raising, *rest)
+
+    def _apply_to_batches(self, batches: beam.PCollection[Any], name: str) -> Any:
+        if self._handling is None:
+            fn = _BatchFn(self._process)
+            return batches | name >> beam.ParDo(fn).with_output_types(ElementBatch)
+        fn = _HandlingBatchFn(self._process)
+        outputs = batches | name >> beam.ParDo(fn).with_outputs(_FAILED, main="good")
+        outputs["good"].element_type = ElementBatch
+        return outputs["good"], outputs[_FAILED]
+
+
+_FAILED = "failed"
+
+
+class _BatchFn(beam.DoFn):
+    """Applies the function to each element of a batch; emits a batch, or nothing if no element gave an output."""
+
+    def __init__(self, process: Callable[[Any], Iterable[Any]]) -> None:
+        self._process = process
+
+    def process(self, batch: ElementBatch) -> Iterator[Any]:
+        elements: list[Any] = []
+        times_us: list[int] = []
+        for element, time_us in zip(batch.elements, batch.times_us, strict=True):
+            for output in self._process(element):
+                elements.append(output)
+                times_us.append(time_us)
+        if elements:
+            yield ElementBatch(elements, times_us).windowed()
+
+
+class _HandlingBatchFn(_BatchFn):
+    """The same with a second output for the elements for which the function raises; the others stay in their batch."""
+
+    def process(self, batch: ElementBatch) -> Iterator[Any]:
+        elements: list[Any] = []
+        times_us: list[int] = []
+        for element, time_us in zip(batch.elements, batch.times_us, strict=True):
+            try:
+                # A list, because an iterator would raise after its first outputs have been added.
+                outputs = list(self._process(element))
+            except Exception as error:
+                if _fails_the_bundle(error):
+                    raise
+                yield TaggedOutput(_FAILED, single(_dead_letter(element, error), time_us))
+                continue
+            elements += outputs
+            times_us += [time_us] * len(outputs)
+        if elements:
+            yield ElementBatch(elements, times_us).windowed()
+
+
+def _dead_letter(element: Any, error: Exception) -> Any:
+    """Return what Beam's `with_exception_handling` emits for an element (2.77, `_ExceptionHandlingWrapperDoFn`)."""
+    return element, (type(error), repr(error), traceback.format_exception(error))
+
+
+def _fails_the_bundle(error: Exception) -> bool:
+    """Return whether an error is no fault of the element; a `DecodeError` is the element that cannot be decoded."""
+    return isinstance(error, ServiceError) and not isinstance(error, DecodeError)
 
 
 class StatefulTransform(beam.PTransform):  # type: ignore[misc, unused-ignore]
@@ -66,7 +136,7 @@ class StatefulTransform(beam.PTransform):  # type: ignore[misc, unused-ignore]
     def with_exception_handling(self, *args: Any, **options: Any) -> Self:
         """Return a copy that sends elements which its first step rejects to a further, last output.
 
-        Arguments and the form of dead letters are those of `ElementTransform.with_exception_handling`.
+        Arguments and the form of dead letters are as in `ElementTransform.with_exception_handling`.
         """
         changed = copy.copy(self)
         changed._handling = (args, options)
@@ -77,6 +147,8 @@ class StatefulTransform(beam.PTransform):  # type: ignore[misc, unused-ignore]
     ) -> tuple[Any, tuple[Any, ...]]:
         """Apply the first step; return its output, and a tuple of the output for dead letters, if there is one."""
         first = first.with_output_types(output_type)
+        if is_batched(pcoll):
+            pcoll |= f"SingleElements({name})" >> SingleElements()
         if self._handling is None:
             return pcoll | name >> first, ()
         args, options = self._handling
@@ -97,9 +169,9 @@ class _ServiceErrorsAsElements:
         try:
             # A list, because an iterator would raise outside of this block.
             return list(self._process(element))
-        except DecodeError:  # the element is what cannot be decoded
-            raise
         except ServiceError as error:
+            if not _fails_the_bundle(error):
+                raise
             return [_Failure(error)]
 
 

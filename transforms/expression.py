@@ -1,6 +1,6 @@
 """Conditions over rows, written as text: ``State == 'open' and Amount > 100``. Pure.
 
-The language is that of `simpleeval`: Python's operators, comparisons, `and`, `or`, `not`, `in`, `if … else` and
+The language is defined by `simpleeval`: Python's operators, comparisons, `and`, `or`, `not`, `in`, `if … else` and
 methods of texts. It has no imports, no assignments and no access to Python's internals.
 
 | name | value |

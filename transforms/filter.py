@@ -17,8 +17,8 @@ class FilterEvents(ElementTransform):
         events | FilterEvents(tables=["Orders", "sales.*"], ops=["CREATE", "UPDATE"], where=is_large)
 
     `tables` and `without_tables` are names or globs; `ops` are operations; `where` is a function of the event;
-    `without_tags` are transaction tags whose changes are dropped, such as those of a backfill.
-    An empty list keeps nothing and is refused.
+    `without_tags` are transaction tags whose changes are dropped, such as the tag of a backfill. An empty list keeps
+    nothing and is refused.
     """
 
     def __init__(

@@ -36,12 +36,12 @@ class FlattenAfter(ElementTransform):
 
         {"Id": 1, "State": "paid", "_op": "UPDATE", "_timestamp": 1795263118775981000, "_table": "Orders"}
 
-    The columns are those of the row after the change. A DELETE becomes the columns that the source sent of the row
+    A row has the columns of the row after the change. A DELETE becomes the columns that the source sent of the row
     before the change, at least the key; ask for the metadata column `deleted` or `op` to tell it from other rows. A
     column that the source did not send is absent; `unavailable` lists such columns. Messages and schema changes become
     no row.
 
-    Order, repeats, watermark and state are those of `ElementTransform`.
+    Order, repeats, watermark and state: see `ElementTransform`.
 
     Raises ValueError while running for a TRUNCATE, which has no row, for a change that deletes cells of Bigtable, and
     for a metadata column with the name of a column of the table. With `with_exception_handling` such events go to a

@@ -50,7 +50,7 @@ class MaterializeRows(StatefulTransform):
     A change of the primary key comes as a DELETE and a CREATE in Spanner. In PostgreSQL it is one UPDATE: values that
     it does not send stay absent, because the row with the old key is not known here.
 
-    Preconditions: those of `OrderByKey`.
+    Preconditions: see `OrderByKey`.
 
     Raises ValueError while running for TRUNCATE, which names no rows, and for events of Bigtable, whose
     deletions of cells an image cannot express. `with_exception_handling` sends them to a second output.

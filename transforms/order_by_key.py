@@ -29,7 +29,7 @@ class OrderByKey(StatefulTransform):
       stays exact.
     - State: the events that the watermark has not passed. They are removed when they are emitted.
 
-    Precondition: the timestamps of elements grow with the version, as those of all sources do. An event that is already
+    Precondition: the timestamps of elements grow with the version, as they do in all sources. An event that is already
     late when it arrives is emitted at once and stays late.
 
     `with_exception_handling` sends an event whose key cannot be encoded to a second output.

@@ -25,7 +25,7 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 from penstock.errors import UsageError
 
-# Bytes, because Beam 2.77 merges the values of earlier bundles with those of this one by (timestamp, value), and so
+# Bytes, because Beam 2.77 merges the values of earlier bundles with this bundle's values by (timestamp, value), and so
 # compares two values of one time (`SynchronousOrderedListRuntimeState.read_range`). Events cannot be compared.
 BUFFER = OrderedListStateSpec("buffer", BytesCoder())
 """The state of all buffers: encoded values by their timestamps. Values with one timestamp are in no defined order."""

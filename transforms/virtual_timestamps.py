@@ -1,6 +1,6 @@
 """`VirtualTimestamps` and `Barriers`: the order of a changefeed, and marks that say how far it is complete.
 
-The values are those of YDB's changefeeds. A virtual timestamp is `[step, txId]` and orders the records of a shard. A
+The values are as in YDB's changefeeds. A virtual timestamp is `[step, txId]` and orders the records of a shard. A
 barrier with virtual timestamp T says that no record of its shard with an earlier virtual timestamp follows.
 
 Source: YDB documentation, "Change Data Capture", virtual timestamps and barriers.
@@ -100,8 +100,8 @@ class Barriers(StatefulTransform):
     Barriers have the whole multiples of `interval_seconds` as timestamps. Each shard gets one barrier for each interval
     in which any shard has an event, also a shard without events. Intervals without events have no barrier: the barrier
     after the last event already covers them. Barriers come from the watermark, never from the clock. With `per_table` a
-    shard of each table is a separate shard, as each changefeed of YDB has its own partitions: order and barriers are
-    those of the table, and `ShardRecord.table` names the table of a barrier.
+    shard of each table is a separate shard, as each changefeed of YDB has its own partitions: order and barriers hold
+    within the table, and `ShardRecord.table` names the table of a barrier.
 
     - Order: within a shard, events have the order of their virtual timestamps, then of their versions. No event follows
       a barrier with a later timestamp. There is no order between shards. The next step sees the order if it is fused

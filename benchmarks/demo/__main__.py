@@ -28,10 +28,10 @@ from benchmarks.demo.service import choose
 from benchmarks.demo.waiting import PATIENCE_SECONDS, PipelineEndedError, wait_for, wait_for_end
 from benchmarks.demo.writers import connect
 from penstock.compat import UTC
-from penstock.emulators.spanner import EmulatorStartError
 from penstock.launch.run import ExitCode
-from tests.oracle.kill import Run
-from tests.oracle.lines import visible_files
+from penstock_emulators.spanner import EmulatorStartError
+from tests.support.oracle.kill import Run
+from tests.support.oracle.lines import visible_files
 
 PROJECT, INSTANCE, DATABASE = "penstock-demo", "demo", "bank"
 LEAST_MODS, LEAST_EVENTS = 20_000, 15

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.demo import bank
-from tests.oracle.change import Change, changes_of
-from tests.oracle.lines import read_lines, visible_files
-from tests.oracle.replay import differences, read_table, read_types, replay
-from tests.oracle.rules import broken_rules
-from tests.oracle.stream import Stream, read_stream
+from tests.support.oracle.change import Change, changes_of
+from tests.support.oracle.lines import read_lines, visible_files
+from tests.support.oracle.replay import differences, read_table, read_types, replay
+from tests.support.oracle.rules import broken_rules
+from tests.support.oracle.stream import Stream, read_stream
 
 
 @dataclass(frozen=True, slots=True)

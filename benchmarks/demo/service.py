@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.emulators.simulated_spanner import SimulatedSpanner
-from penstock.emulators.spanner import EmulatorNotFoundError, SpannerEmulator, find_binary
+from penstock_emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.spanner import EmulatorNotFoundError, SpannerEmulator, find_binary
 
 CHURN_SECONDS = 2.0
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.oracle.kill import Run
-from tests.oracle.lines import visible_files
+from tests.support.oracle.kill import Run
+from tests.support.oracle.lines import visible_files
 
 PATIENCE_SECONDS = 180.0
 """How long a pipeline may publish nothing before the demo fails. Also the limit for steps that only end a process."""

@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.integration.sinks.source import PER_SECOND, number_at
-from tests.integration.sinks.targets import TARGETS, TargetUnderTest
-from tests.integration.sinks.targets.queues import message_entry
-from tests.oracle.kill import Run, python
+from tests.support.oracle.kill import Run, python
+from tests.support.sinks import TARGETS, TargetUnderTest
+from tests.support.sinks.queues import message_entry
+from tests.support.sinks.source import PER_SECOND, number_at
 
 Newest = Callable[[], int]
 """Returns the number of the newest change that a reader sees, -1 if there is none."""
@@ -40,6 +40,7 @@ def latencies(name: str, seconds: float) -> list[float]:
     with ExitStack() as stack:
         target = TARGETS[name](folder / name, hooks)
         target.start()
+        target.create("shop")
         stack.callback(target.stop)
         options = {**target.options(), **({"roll_seconds": 0} if name in ROLLING else {})}
         given = {
@@ -84,7 +85,7 @@ def _files(target: TargetUnderTest) -> Newest:
     best = [-1]
 
     def newest() -> int:
-        for path in set((target.folder / "json").glob("counts/*/*.jsonl")) - known:
+        for path in set(Path(target.options()["output"], "json").glob("counts/*/*.jsonl")) - known:
             known.add(path)
             times = [json.loads(line)["time"] for line in path.read_bytes().splitlines()]
             best[0] = max(best[0], *map(number_at, times))
@@ -100,7 +101,7 @@ def _spark(target: TargetUnderTest) -> Newest:
     best = [-1]
 
     def newest() -> int:
-        for path in {each.parent for each in (target.folder / "lake").glob("epoch=*/_SUCCESS")} - known:
+        for path in {each.parent for each in Path(target.options()["lake"]).glob("epoch=*/_SUCCESS")} - known:
             known.add(path)
             for file in path.glob("*.parquet"):
                 times = pyarrow.parquet.ParquetFile(file).read(["timestamp"])["timestamp"].to_pylist()
@@ -180,7 +181,7 @@ def _kafka(target: TargetUnderTest) -> Newest:
         "fetch.wait.max.ms": 5,
     }
     consumer = Consumer(settings)
-    consumer.subscribe(["transactional"])
+    consumer.subscribe([f"{target.options()['place']}-transactional"])
     best = [-1]
 
     def newest() -> int:
@@ -206,11 +207,7 @@ def _pubsub(target: TargetUnderTest) -> Newest:
 
 
 def _spanner(target: TargetUnderTest) -> Newest:
-    from penstock.io.spanner.write import SpannerTarget
-
-    host = target.options()["emulator_host"]
-    reading = SpannerTarget("penstock-test", "penstock-test", "copy", emulator_host=host)
-    database = reading.open(skip_refused=False)._database
+    database = target.database()  # type: ignore[attr-defined]
 
     def newest() -> int:
         with database.snapshot() as snapshot:

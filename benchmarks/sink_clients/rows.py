@@ -14,6 +14,7 @@ from penstock.io.staging import Delivery, StagedBatch
 from penstock.io.staging.batch import EventBlocks, StagedEvents
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import RecordBlockCoder
+from penstock.io.staging.connector import Connector
 from penstock.transforms.formats.formatted import FormattedRecord
 
 Contender = tuple[Callable[[Any, int], None], Callable[[Any], Any]]
@@ -30,10 +31,10 @@ def batch_of(events: Sequence[ChangeEvent]) -> StagedBatch:
     return StagedBatch(Delivery("s", "j", 0, 1, 1, 1), len(events), len(content), 0, content=content)
 
 
-def sending(target: Any, servers: ExitStack) -> Callable[[Any, int], None]:
+def sending(connector: Connector, servers: ExitStack) -> Callable[[Any, int], None]:
     """Return the function that sends a staged batch as the epoch of a number, over one connection."""
-    target.check()
-    sender = target.open(skip_refused=False)
+    connector.check()
+    sender = connector.open(skip_refused=False)
     servers.callback(sender.close)
 
     def send(batch: StagedBatch, number: int) -> None:
@@ -71,8 +72,9 @@ def row_contenders() -> Iterator[dict[str, Contender]]:
 def _sql(servers: ExitStack) -> dict[str, Contender]:
     import psycopg
 
-    from penstock.emulators.postgres import PostgresServer
     from penstock.io.sql.target import SqlTarget
+    from penstock.io.sql.write import connector_of
+    from penstock_emulators.postgres import PostgresServer
 
     server = servers.enter_context(PostgresServer.start())
     session = servers.enter_context(psycopg.connect(server.dsn(), autocommit=True))
@@ -99,9 +101,12 @@ def _sql(servers: ExitStack) -> dict[str, Contender]:
             session.execute("truncate batch")
 
     return {
-        "PostgreSQL log": (sending(SqlTarget(server.dsn(), "log", table="orders_log"), servers), batch_of),
+        "PostgreSQL log": (
+            sending(connector_of(SqlTarget(server.dsn(), "log", table="orders_log")), servers),
+            batch_of,
+        ),
         "PostgreSQL log, plain": (plain_log, rows_of),
-        "PostgreSQL current": (sending(SqlTarget(server.dsn()), servers), batch_of),
+        "PostgreSQL current": (sending(connector_of(SqlTarget(server.dsn())), servers), batch_of),
         "PostgreSQL current, plain": (plain_upsert, rows_of),
     }
 
@@ -110,8 +115,9 @@ def _kafka(servers: ExitStack) -> dict[str, Contender]:
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    from penstock.emulators.kafka import KafkaBroker
     from penstock.io.kafka.target import KafkaTarget
+    from penstock.io.kafka.write import connector_of
+    from penstock_emulators.kafka import KafkaBroker
 
     broker = servers.enter_context(KafkaBroker.start())
     admin = AdminClient({"bootstrap.servers": broker.address})
@@ -144,7 +150,7 @@ def _kafka(servers: ExitStack) -> dict[str, Contender]:
     contenders: dict[str, Contender] = {}
     for guarantee, plain in (("transactional", plain_transaction), ("idempotent", plain_idempotent)):
         target = KafkaTarget(broker.address, json_format, topic=guarantee, guarantee=guarantee, partitions=3)  # type: ignore[arg-type]
-        contenders[f"Kafka {guarantee}"] = (sending(target, servers), batch_of)
+        contenders[f"Kafka {guarantee}"] = (sending(connector_of(target), servers), batch_of)
         contenders[f"Kafka {guarantee}, plain"] = (plain, rows_of)
     return contenders
 
@@ -155,8 +161,9 @@ def _pubsub(servers: ExitStack) -> dict[str, Contender]:
     from google.cloud import pubsub_v1
     from google.cloud.pubsub_v1.types import PublisherOptions
 
-    from penstock.emulators.pubsub import PubSubEmulator
     from penstock.io.pubsub.target import PubSubTarget
+    from penstock.io.pubsub.write import connector_of
+    from penstock_emulators.pubsub import PubSubEmulator
 
     emulator = servers.enter_context(PubSubEmulator.start())
     os.environ["PUBSUB_EMULATOR_HOST"] = emulator.host
@@ -172,12 +179,14 @@ def _pubsub(servers: ExitStack) -> dict[str, Contender]:
             answer.result()
 
     target = PubSubTarget("benchmark", "orders", json_format, create_topics=True)
-    return {"Pub/Sub": (sending(target, servers), batch_of), "Pub/Sub, plain": (plain, rows_of)}
+    return {"Pub/Sub": (sending(connector_of(target), servers), batch_of), "Pub/Sub, plain": (plain, rows_of)}
 
 
 def _spanner(servers: ExitStack) -> dict[str, Contender]:
-    from penstock.emulators.spanner import SpannerEmulator
-    from penstock.io.spanner.write import SpannerTarget
+    from penstock.io.spanner.sink.sender import SpannerSender
+    from penstock.io.spanner.sink.target import SpannerTarget
+    from penstock.io.spanner.sink.write import connector_of
+    from penstock_emulators.spanner import SpannerEmulator
 
     kinds = ["INT64"] * 5 + ["STRING(MAX)"] * 3 + ["FLOAT64", "BOOL"]
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(kinds))
@@ -185,7 +194,7 @@ def _spanner(servers: ExitStack) -> dict[str, Contender]:
     tables = [f"CREATE TABLE {name} ({columns}) PRIMARY KEY (c0)" for name in ("orders", "plain")]
     emulator.create_database("benchmark", "benchmark", "copy", tables)
     target = SpannerTarget("benchmark", "benchmark", "copy", emulator_host=emulator.host)
-    database = target.open(skip_refused=False)._database
+    database = SpannerSender(target, skip_refused=False)._database
     names = [f"c{n}" for n in range(10)]
 
     def plain(rows: Any, number: int) -> None:
@@ -196,7 +205,7 @@ def _spanner(servers: ExitStack) -> dict[str, Contender]:
                 batch.insert_or_update("plain", names, listed[start : start + 1400])
 
     return {
-        "Spanner current": (sending(target, servers), batch_of),
+        "Spanner current": (sending(connector_of(target), servers), batch_of),
         "Spanner current, plain": (plain, rows_of),
     }
 
@@ -206,9 +215,10 @@ def _bigtable(servers: ExitStack) -> dict[str, Contender]:
 
     from google.cloud.bigtable_v2.types import bigtable as api
 
-    from penstock.emulators.bigtable import BigtableEmulator
+    from penstock.io.bigtable.sink.target import BigtableTarget
+    from penstock.io.bigtable.sink.write import connector_of
     from penstock.io.bigtable.source import Connection
-    from penstock.io.bigtable.write import BigtableTarget
+    from penstock_emulators.bigtable import BigtableEmulator
     from tests.integration.emulators.bigtable.client import DATA, INSTANCE, Client, set_cell
 
     emulator = servers.enter_context(BigtableEmulator.start())
@@ -231,7 +241,10 @@ def _bigtable(servers: ExitStack) -> dict[str, Contender]:
         list(threads.map(mutate, rows))
 
     return {
-        "Bigtable": (sending(target, servers), lambda events: batch_of([_cells(each) for each in events])),
+        "Bigtable": (
+            sending(connector_of(target), servers),
+            lambda events: batch_of([_cells(each) for each in events]),
+        ),
         "Bigtable, plain": (plain, rows_of),
     }
 
@@ -242,9 +255,10 @@ def _bigquery(servers: ExitStack) -> dict[str, Contender]:
     from google.cloud.bigquery_storage_v1.writer import AppendRowsStream
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    from penstock.emulators.bigquery import BigQueryEmulator
     from penstock.io.bigquery.clients import rest_client, write_client
     from penstock.io.bigquery.target import BigQueryTarget
+    from penstock.io.bigquery.write import connector_of
+    from penstock_emulators.bigquery import BigQueryEmulator
 
     emulator = servers.enter_context(BigQueryEmulator.start())
     given = {"endpoint": emulator.endpoint, "write_endpoint": emulator.write_endpoint}
@@ -284,9 +298,9 @@ def _bigquery(servers: ExitStack) -> dict[str, Contender]:
 
     current = BigQueryTarget("benchmark", "shop", "current", **given)
     return {
-        "BigQuery log": (sending(target, servers), batch_of),
+        "BigQuery log": (sending(connector_of(target), servers), batch_of),
         "BigQuery log, plain": (plain, rows_of),
-        "BigQuery current": (sending(current, servers), batch_of),
+        "BigQuery current": (sending(connector_of(current), servers), batch_of),
         "BigQuery current, plain": (plain, rows_of),
     }
 

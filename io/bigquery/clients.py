@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import requests
@@ -17,10 +17,8 @@ from google.cloud.bigquery_storage_v1 import BigQueryWriteClient
 from google.cloud.bigquery_storage_v1.services.big_query_write.transports import BigQueryWriteGrpcTransport
 
 from penstock.io.bigquery.errors import BigQueryTargetError, classify_error
+from penstock.io.bigquery.target import BigQueryTarget
 from penstock.io.staging.delivery import TargetUnavailableError
-
-if TYPE_CHECKING:
-    from penstock.io.bigquery.target import BigQueryTarget
 
 _CREDENTIALS = (
     "no usable Google credentials. Run `gcloud auth application-default login`, set GOOGLE_APPLICATION_CREDENTIALS to "

@@ -94,6 +94,12 @@ class LogSender:
         self._entries: dict[str, _Entries] = {}
         self._tables: set[str] = set()
 
+    def check(self) -> None:
+        """Look for the dataset, create the ledger, and write nothing to it, to check the rights."""
+        self._warehouse.require_dataset()
+        self._warehouse.read_ledger("")
+        self._api.check_rights(LEDGER)
+
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         """Append the batch; see `Sender.send`."""
         known = self._entries.get(delivery.writer)

@@ -48,6 +48,10 @@ class ReplicaSender:
         self._tables: dict[str, ReplicaTable] = {}
         self._sources = TableSources(BigQueryTargetError)
 
+    def check(self) -> None:
+        """Look for the dataset."""
+        self._warehouse.require_dataset()
+
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         """Send the changes; see `Sender.send`. A batch that comes again is sent again, and refuses the same rows."""
         refused: dict[int, Refusal] = {}

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from penstock.io.bigquery.columns import Field
-from penstock.io.bigquery.services import REQUEST_BYTES
 
 CHANGE_TYPE, CHANGE_SEQUENCE_NUMBER = "_CHANGE_TYPE", "_CHANGE_SEQUENCE_NUMBER"
 """Pseudo-columns that tell BigQuery what to do with a row."""
+
+REQUEST_BYTES = 9_000_000
+"""The most bytes of rows in one request. BigQuery takes 10 MB with the schema and the rest of the request."""
 
 _Proto = descriptor_pb2.FieldDescriptorProto
 _PROTO_TYPES = {

@@ -7,20 +7,15 @@ have both in memory, with lost answers and crashes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.event.model import TableSchema
 from penstock.io.bigquery.columns import Field
+from penstock.io.bigquery.rows import RowLayout
 from penstock.io.staging.delivery import LedgerEntry
-
-if TYPE_CHECKING:
-    from penstock.io.bigquery.rows import RowLayout
 
 DEFAULT_STREAM = "_default"
 """The stream that each table has: rows are visible at once, and there are no offsets."""
-
-REQUEST_BYTES = 9_000_000
-"""The most bytes of rows in one request. BigQuery takes 10 MB with the schema and the rest of the request."""
 
 
 class LedgerRow(NamedTuple):
@@ -77,6 +72,9 @@ class WriteApi(Protocol):
             BigQueryTargetError: the request is refused.
         """
 
+    def check_rights(self, table: str) -> None:
+        """Raise an error if the account must not write to a table."""
+
     def finalize(self, stream: str) -> None:
         """End a stream that is not used. An error is ignored."""
 
@@ -85,6 +83,9 @@ class WriteApi(Protocol):
 
 class Warehouse(Protocol):
     """Tables and queries. All methods raise TargetUnavailableError or BigQueryTargetError."""
+
+    def require_dataset(self) -> None:
+        """Raise an error if there is no dataset, or if it must not be read."""
 
     def create_log(self, table: str) -> None:
         """Create a change log if it is missing."""

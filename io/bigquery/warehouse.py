@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.api_core import exceptions
 from google.cloud import bigquery
@@ -16,10 +16,7 @@ from penstock.io.bigquery.columns import COMMITTED_AT, Field, field_of, known_ty
 from penstock.io.bigquery.errors import BigQueryTargetError
 from penstock.io.bigquery.log_rows import LEDGER, LEDGER_FIELDS, LOG_FIELDS, STREAMS, STREAMS_FIELDS
 from penstock.io.bigquery.services import LedgerRow, Successor
-from penstock.io.bigquery.write_api import BigQueryWriteApi
-
-if TYPE_CHECKING:
-    from penstock.io.bigquery.target import BigQueryTarget
+from penstock.io.bigquery.target import BigQueryTarget
 
 # REST has the old names of some types.
 _NAMES = {"BOOLEAN": "BOOL", "INTEGER": "INT64", "FLOAT": "FLOAT64"}
@@ -28,23 +25,6 @@ _QUERY_SECONDS = 120.0
 # The client would repeat a request for ten minutes, without a message. The sink repeats the whole batch, and logs that.
 _ONCE: dict[str, Any] = {"retry": None, "timeout": 60.0}
 _CLUSTERED = ("batch_writer", "batch_epoch")
-
-
-def check_target(target: BigQueryTarget) -> None:
-    """See `BigQueryTarget.check`."""
-    warehouse = BigQueryWarehouse(target)
-    try:
-        warehouse.require_dataset()
-        if target.mode == "log":
-            warehouse.create_bookkeeping()
-            warehouse.read_ledger("")
-            api = BigQueryWriteApi(target)
-            try:
-                api.check_rights(LEDGER)
-            finally:
-                api.close()
-    finally:
-        warehouse.close()
 
 
 class BigQueryWarehouse:
@@ -61,7 +41,6 @@ class BigQueryWarehouse:
         self._client.close()
 
     def require_dataset(self) -> None:
-        """Raise an error if there is no dataset, or if it must not be read."""
         with classified_errors(self._target.name):
             self._client.get_dataset(self._dataset, **_ONCE)
 

@@ -12,8 +12,19 @@ from penstock.io.bigquery.columns import Nanoseconds
 from penstock.io.bigquery.target import BigQueryTarget, Mode
 from penstock.io.change_streams.credentials import GoogleLogin
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
+from penstock.io.staging.connector import Connector
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
+
+
+def connector_of(target: BigQueryTarget) -> Connector:
+    """Return what opens and checks the target."""
+    return Connector(
+        target,
+        sender_name="penstock.io.bigquery.sender:open_sender",
+        preview_name="penstock.io.bigquery.preview:rows_of_event",
+        extra="bigquery",
+    )
 
 
 class WriteToBigQuery(SendAfterCommit):
@@ -107,7 +118,7 @@ class WriteToBigQuery(SendAfterCommit):
             GoogleLogin(credentials_file, impersonate),
         )
         super().__init__(
-            target,
+            connector_of(target),
             shards=shards,
             roll_seconds=roll_seconds,
             staging=staging,

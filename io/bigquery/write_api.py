@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Timer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from google.api_core import exceptions
@@ -17,9 +17,7 @@ from penstock.io.bigquery.clients import classified_errors, write_client
 from penstock.io.bigquery.errors import RowsRefusedError, classify_append
 from penstock.io.bigquery.rows import RowLayout
 from penstock.io.bigquery.services import DEFAULT_STREAM
-
-if TYPE_CHECKING:
-    from penstock.io.bigquery.target import BigQueryTarget
+from penstock.io.bigquery.target import BigQueryTarget
 
 _ANSWER_SECONDS = 60.0
 """How long to wait for the answer to one append."""
@@ -69,7 +67,6 @@ class BigQueryWriteApi:
             self._client.finalize_write_stream(name=stream, timeout=_ANSWER_SECONDS)
 
     def check_rights(self, table: str) -> None:
-        """Raise an error if the account must not write to a table."""
         with classified_errors(self._target.name):
             self._client.get_write_stream(
                 name=f"{self._path(table)}/streams/{DEFAULT_STREAM}", timeout=_ANSWER_SECONDS

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
         SetCell,
         UnknownMutation,
     )
-    from penstock.io.bigtable.snapshot import ReadFromBigtableTable, TableRow
+    from penstock.io.bigtable.sink.write import WriteToBigtable
     from penstock.io.bigtable.source import ChangeStream
-    from penstock.io.bigtable.write import WriteToBigtable
+    from penstock.io.bigtable.table import ReadFromBigtableTable, TableRow
 
 __all__ = [
     "AddToCell",
@@ -80,11 +80,11 @@ _HOMES = {
     "MergeToCell": "record",
     "MutationType": "record",
     "ReadFromBigtableChangeStream": "read",
-    "ReadFromBigtableTable": "snapshot",
+    "ReadFromBigtableTable": "table",
     "SetCell": "record",
-    "TableRow": "snapshot",
+    "TableRow": "table",
     "UnknownMutation": "record",
-    "WriteToBigtable": "write",
+    "WriteToBigtable": "sink.write",
 }
 # Records and streams come from `coder`: with the name, their coder is registered.
 

@@ -19,7 +19,7 @@ from grpc.experimental import ChannelOptions
 from penstock.errors import UnavailableError
 from penstock.io.bigtable.decode import key_range
 from penstock.io.bigtable.errors import classify_close, classify_status
-from penstock.io.bigtable.frontier import Opening
+from penstock.io.bigtable.frontier import Position
 from penstock.io.bigtable.keys import KeyRange, abbreviate
 from penstock.io.bigtable.query import (
     PartitionsRequest,
@@ -59,10 +59,10 @@ OPTIONS = [
 class Call:
     """One running stream: iterate once over (size in bytes, ReadChangeStreamResponse) pairs."""
 
-    def __init__(self, client: Client, call: Any, opening: Opening) -> None:
+    def __init__(self, client: Client, call: Any, position: Position) -> None:
         self._client = client
         self._call = call
-        self._opening = opening
+        self._first_position = position
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         """Yield the messages.
@@ -74,7 +74,7 @@ class Call:
         try:
             yield from self._call
         except grpc.RpcError as error:
-            raise self._client.verdict(error, self._opening) from None
+            raise self._client.verdict(error, self._first_position) from None
 
     def cancel(self) -> None:
         """Cancel the stream, from any thread."""
@@ -104,10 +104,10 @@ class Client:
             response_deserializer=PartitionsResponse.FromString,
         )
 
-    def open(self, opening: Opening) -> Call:
+    def open(self, position: Position) -> Call:
         """Start a stream, without a deadline."""
-        request = read_request(self._stream, self._app_profile, self._heartbeat_ms, opening)
-        return Call(self, self._read(request, metadata=self._headers), opening)
+        request = read_request(self._stream, self._app_profile, self._heartbeat_ms, position)
+        return Call(self, self._read(request, metadata=self._headers), position)
 
     def partitions(self) -> list[KeyRange]:
         """Return the present partitions.
@@ -123,23 +123,23 @@ class Client:
         except grpc.RpcError as error:
             raise self.verdict(error, None) from None
 
-    def verdict(self, error: Any, opening: Opening | None) -> Exception:
+    def verdict(self, error: Any, position: Position | None) -> Exception:
         """Return the exception for a failed call."""
         code, details = error.code().name, error.details() or ""
-        by_token = opening is not None and bool(opening.tokens)
-        return classify_status(code, details, str(self._stream), self._position(opening), by_token=by_token)
+        by_token = position is not None and bool(position.tokens)
+        return classify_status(code, details, str(self._stream), self._position(position), by_token=by_token)
 
-    def refused_close(self, opening: Opening, close: CloseStream) -> Exception:
+    def refused_close(self, position: Position, close: CloseStream) -> Exception:
         """Return the exception for a close without tokens."""
-        return classify_close(close.code, close.message, str(self._stream), self._position(opening))
+        return classify_close(close.code, close.message, str(self._stream), self._position(position))
 
-    def _position(self, opening: Opening | None) -> str:
-        if opening is None:
+    def _position(self, position: Position | None) -> str:
+        if position is None:
             return "its list of partitions"
         where = (
-            f"{len(opening.tokens)} token(s)" if opening.start is None else format_timestamp(opening.start)
+            f"{len(position.tokens)} token(s)" if position.start is None else format_timestamp(position.start)
         )
-        return f"{where} in {abbreviate(opening.partition)}"
+        return f"{where} in {abbreviate(position.partition)}"
 
 
 def _sized(data: bytes) -> tuple[int, Any]:

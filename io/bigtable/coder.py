@@ -17,7 +17,7 @@ A change as it was received is that message already, and is written and read wit
     int32     tiebreaker
     kinds     one byte for each entry
     numbers   int64 for each entry, as its kind says
-    lengths   of the texts that follow, in bytes: row key, cluster, token, then those of each entry
+    lengths   of the texts that follow, in bytes: row key, cluster, token, then the texts of each entry
     texts     without separators; cluster, token and families in UTF-8
 
 Integers are little endian. Kinds, with their numbers and texts:

@@ -104,6 +104,7 @@ class Decoder:
                     return ChangeStreamMutation(*head, *tail, tuple(_entries_of_one_message(change.chunks)))
                 except DecodeError as error:
                     return _damaged(head, tail, str(error), [change])
+            # Only now: a record that is complete in one message leaves no state behind.
             self._head = head
         else:
             _check_continuation(change, head)
@@ -121,6 +122,7 @@ class Decoder:
     def _finished(self, head: _Head, change: Any) -> ChangeStreamMutation | DamagedMutation:
         """Return the record whose last message is `change`."""
         tail, damage = _tail(head, change), self._damage
+        # Everything of the record is reset here, so the next message begins a new one.
         entries, self._head, self._entries = self._entries, None, []
         messages, self._messages, self._damage = self._messages, [], ""
         if damage:
@@ -156,7 +158,7 @@ def _damaged(head: _Head, tail: _Tail, reason: str, messages: Sequence[Any]) -> 
 
 
 class _Cell:
-    """A SetCell whose value arrives in chunks; family, qualifier and timestamp are those of the first."""
+    """A SetCell whose value arrives in chunks; the first one has the family, the qualifier and the timestamp."""
 
     def __init__(self, chunk: Any) -> None:
         if chunk.mutation.WhichOneof("mutation") != "set_cell":
@@ -184,6 +186,7 @@ class _Cell:
         value = chunk.mutation.set_cell.value
         self._received += len(value)
         self._values.append(value)
+        # An empty last chunk is allowed; a value that is short or long is not.
         if self._received > self._size or (self._received < self._size and info.last_chunk):
             raise DecodeError(f"the chunks of a value of {self._size} bytes have {self._received}")
 

@@ -46,7 +46,7 @@ def classify_close(code: int, message: str, table: str, position: str) -> Except
     """Return the exception for a close with a status but without tokens. It never means that the partition has ended.
 
     OUT_OF_RANGE says that the partitioning changed; when the stream is opened again from the last token, the service
-    names the present one. Any other status is treated like that of a call.
+    names the present one. Any other status is treated like the status of a call.
     """
     name = CODES[code] if 0 <= code < len(CODES) else f"code {code}"
     if name in ("OUT_OF_RANGE", "OK"):
@@ -164,7 +164,7 @@ _KNOWN: dict[str, tuple[tuple[tuple[str, ...], _Answer | dict[bool, _Answer]], .
             (
                 SetupError,
                 "this server has no change streams. Google's own emulator has none: use "
-                "`python -m penstock.emulators.bigtable`",
+                "`penstock emulator bigtable`",
             ),
         ),
     ),

@@ -2,12 +2,12 @@
 
 A Bigtable row has no fixed columns, and its cells have timestamps. An event shows it in two ways:
 
-- `after` holds the row key (`row_key`) and each column that the change set, as ``family:qualifier``. If one change
-  sets several cells of a column, the value is that of the highest timestamp, which a reader of the row sees first.
+- `after` holds the row key (`row_key`) and each column that the change set, as ``family:qualifier``. If one change sets
+  several cells of a column, the cell with the highest timestamp gives the value: a reader of the row sees it first.
   Bytes of a qualifier that are not UTF-8 become ``\\xNN``.
 - `cells` holds every entry of the change, in its order: also deletions of a range, of a column and of a family.
 
-The operation of a change is always UPDATE, that of a row of a snapshot READ. Bigtable does not say whether the row
+The operation of a change is always UPDATE, and READ for a row of a snapshot. Bigtable does not say whether the row
 existed before, and it reports the deletion of a row as deletions of its families. There is no `before`, because old
 values are not sent.
 

@@ -1,7 +1,7 @@
 """Partition lineage as one value: how far each part of the key space has been read, and which stream continues it.
 
     frontier = Frontier.starting_at(start, partitions)
-    frontier.openings                                            # the streams that may be opened now
+    frontier.positions                                            # the streams that may be opened now
     frontier = frontier.apply(Advanced(partition, token, low))  # a record or heartbeat was claimed
     frontier = frontier.apply(Closed(partition, continuations)) # its stream was closed: split, merge, move
     frontier.watermark                                          # no unread change is known to be below
@@ -54,10 +54,10 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """A stream that may be opened: `partition`, from its `tokens`, or without any from `start`, inclusive.
+class Position:
+    """The position at which `partition` continues: after its `tokens`, or without any at `start`, inclusive.
 
-    If not `bounded`, it is read beyond the frontier's end, because only its tokens are needed (rule 5). Two openings
+    If not `bounded`, it is read beyond the frontier's end, because only its tokens are needed (rule 5). Two positions
     are equal if the same changes follow. `watermark` is only for their order.
     """
 
@@ -67,9 +67,9 @@ class Opening:
     bounded: bool = True
     watermark: int = field(default=0, compare=False)
 
-    def moved(self, token: str, watermark: int) -> Opening:
-        """Return the opening of the same partition after a record or heartbeat with `token`."""
-        return Opening(self.partition, ((self.partition, token),), None, self.bounded, watermark)
+    def moved(self, token: str, watermark: int) -> Position:
+        """Return the position of the same partition after a record or heartbeat with `token`."""
+        return Position(self.partition, ((self.partition, token),), None, self.bounded, watermark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +164,12 @@ class Frontier:
     @property
     def can_progress(self) -> bool:
         """Whether a partition of this part may be read, or a segment waits that may be re-opened."""
-        return bool(self.openings or self.waiting)
+        return bool(self.positions or self.waiting)
 
     @property
     def readable(self) -> Collection[KeyRange]:
         """The partitions that may be read now."""
-        return self.openings.keys()
+        return self.positions.keys()
 
     @property
     def summary(self) -> str:
@@ -181,10 +181,10 @@ class Frontier:
         return Frontier((), self.row_range, (), self.end)
 
     @property
-    def openings(self) -> dict[KeyRange, Opening]:
+    def positions(self) -> dict[KeyRange, Position]:
         """Return the streams that may be open now, by partition."""
         return {
-            target: _opening(target, segments, self._matters(target))
+            target: _position(target, segments, self._matters(target))
             for target, segments in self._by_target().items()
             if _complete(target, segments)
         }
@@ -233,6 +233,7 @@ class Frontier:
             case Closed(partition, continuations):
                 # A token has no watermark. The children start at the lowest of their parents; the first record or
                 # heartbeat of each raises it.
+                # Checked before anything is replaced: a close of a partition that is not open must change nothing.
                 parents = self._parents(step)
                 low = min(parent.watermark for parent in parents)
                 return self._replaced(parents, _children(partition, continuations, low))
@@ -274,6 +275,7 @@ class Frontier:
         """Drop segments that no wanted key needs, and fill the holes of waiting targets (rule 5)."""
         if self.row_range == EVERYTHING and not self.finished:  # the usual case: no key is unwanted
             return self
+        # Kept are the segments with wanted keys, and those that a wanted target needs to be complete.
         mattering = [segment for segment in self.segments if self._matters(segment.target)]
         wanted = united(segment.target for segment in mattering)
         others = [segment for segment in self.segments if not self._matters(segment.target)]
@@ -311,6 +313,8 @@ class Frontier:
         row_range, end = parts[0].row_range, parts[0].end
         segments = _sorted([segment for part in parts for segment in part.segments])
         # Parts without segments are not in the residuals. Keys that no part holds have been read to the end.
+        # Parts without work are not in the residuals. Wanted keys without a segment were read to the end in one of
+        # them.
         gone = missing(row_range, [segment.range for segment in segments])
         finished = united((*gone, *(done for part in parts for done in part.finished)))
         return Frontier(segments, row_range, finished, end).settled()
@@ -368,10 +372,10 @@ def _complete(target: KeyRange, segments: Sequence[Segment]) -> bool:
     return tiles(target, [s.range for s in segments]) and all(s.token is not None for s in segments)
 
 
-def _opening(target: KeyRange, segments: Sequence[Segment], bounded: bool) -> Opening:
+def _position(target: KeyRange, segments: Sequence[Segment], bounded: bool) -> Position:
     low = min(segment.watermark for segment in segments)
     tokens = tuple([(segment.range, segment.token) for segment in segments if segment.token is not None])
-    return Opening(target, tokens, None if tokens else low, bounded, low)
+    return Position(target, tokens, None if tokens else low, bounded, low)
 
 
 def _children(partition: KeyRange, continuations: Iterable[Continuation], watermark: int) -> list[Segment]:

@@ -15,8 +15,8 @@ def lineage_events(step: Step, frontier: Frontier) -> list[LineageEvent]:
     """Return the events of a step; `frontier` is the frontier before it. Empty for records and heartbeats."""
     if not isinstance(step, Closed | Finished | Reopened):
         return []
-    opening = frontier.openings.get(step.partition)
-    at = opening.watermark if opening else frontier.watermark or 0
+    position = frontier.positions.get(step.partition)
+    at = position.watermark if position else frontier.watermark or 0
     name = _name(step.partition)
     if isinstance(step, Finished):
         return [LineageEvent(at, ENDED, name)]

@@ -11,8 +11,8 @@ from penstock.io.bigtable.frontier import Closed, Finished, Reopened, Step
 from penstock.io.bigtable.keys import abbreviate
 from penstock.io.bigtable.record import ChangeStreamMutation, UnknownMutation, as_received
 from penstock.io.change_streams import metrics as names
+from penstock.io.change_streams.incremental.notifications import NotificationRecord
 from penstock.io.change_streams.metrics import ReaderMetrics
-from penstock.io.change_streams.snapshots.notifications import NotificationRecord
 from penstock.io.change_streams.undecodable import UndecodableRecord
 
 _LOGGER = logging.getLogger(__name__)

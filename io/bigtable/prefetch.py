@@ -1,6 +1,6 @@
 """Reads many partitions ahead: a thread for each stream (see `reader`), one consumer that takes.
 
-    with pool.checkout(frontier) as prefetcher:
+    with pool.prefetching(frontier) as prefetcher:
         prefetcher.serve(frontier)                # run exactly the streams that may be open
         batch = prefetcher.take(timeout=0.05)     # steps of one partition, in order; None: nothing yet
         for count, records, step in batch.claims():
@@ -9,7 +9,7 @@
 
 A stream may outlive the bundle (see `pool`). Steps that it has read and that were not claimed stay in its queue, and
 the next bundle that asks for exactly that position continues there. The partition with the lowest watermark comes
-first. After an error the streams are cancelled and all threads end; otherwise they go back to the pool.
+first. After an error the streams are cancelled and all threads end; otherwise they are parked.
 
 Knows neither Beam nor the client.
 """
@@ -24,19 +24,20 @@ from typing import Protocol
 
 from typing_extensions import Self
 
-from penstock.io.bigtable.frontier import Frontier, Opening, Reopened
+from penstock.io.bigtable.frontier import Frontier, Position, Reopened
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.reader import MOST_IN_BATCH, Batch, KeyFilter, Source, StreamReader, stop_all
+from penstock.io.bigtable.reader import MAX_IN_BATCH, Batch, KeyFilter, Opener, StreamReader
 from penstock.io.bigtable.reopen import ReopenSchedule
 from penstock.io.change_streams import settings
 from penstock.io.change_streams.prefetch import Claim, ReadAhead, Traffic
+from penstock.io.change_streams.stream_thread import stop_all
 from penstock.timestamps import NANOS
 
 _TURN_SECONDS = 1.0
 """How long a stream may run while others wait for its place."""
 _GATHER_SECONDS = 0.01
 """How long a consumer that finds less than a batch waits for more, so that it is not woken for each record."""
-_LONGEST_DEFERRAL_SECONDS = 5.0
+_MAX_DEFERRAL_SECONDS = 5.0
 """How long a split waits for the first record of a stream, if the heartbeat interval is not longer."""
 
 
@@ -54,23 +55,23 @@ class Limits(settings.Limits):
     @property
     def split_deferral_seconds(self) -> float:
         """How long a split waits for the first record of a stream: at least until its first heartbeat."""
-        return max(_LONGEST_DEFERRAL_SECONDS, self.heartbeat_seconds + 2)
+        return max(_MAX_DEFERRAL_SECONDS, self.heartbeat_seconds + 2)
 
 
 class Streams(Protocol):
-    """The pool that a prefetcher borrows its streams from."""
+    """The pool from which a prefetcher resumes its streams."""
 
     @property
     def limits(self) -> Limits: ...
     @property
     def ahead(self) -> ReadAhead: ...
     @property
-    def source(self) -> Source: ...
+    def opener(self) -> Opener: ...
     @property
     def reopen_schedule(self) -> ReopenSchedule: ...
-    def begin(self, openings: set[Opening]) -> None: ...
-    def borrow(self, opening: Opening) -> StreamReader: ...
-    def give_back(self, reader: StreamReader) -> None: ...
+    def begin(self, positions: set[Position]) -> None: ...
+    def resume(self, position: Position) -> StreamReader: ...
+    def park(self, reader: StreamReader) -> None: ...
 
 
 class ReopenBatch:
@@ -88,7 +89,7 @@ class ReopenBatch:
 
 
 class Prefetcher:
-    """The streams that one `process` call has borrowed. `serve`, `take`, then the end of the `with`."""
+    """The streams of one `process` call. `serve`, `take`, then the end of the `with`."""
 
     def __init__(self, pool: Streams, clock: Callable[[], int] = time.time_ns) -> None:
         self._pool = pool
@@ -107,28 +108,31 @@ class Prefetcher:
         """Run the streams that may be open, and re-open the segments that have waited long enough for a merge."""
         waiting = frontier.waiting
         self._key_filter = frontier.key_filter()
-        self.read(frontier.openings)
+        self.read(frontier.positions)
         # One segment is re-opened at a time: that may complete the target of another one, which then no longer waits.
         due = [*self._to_reopen, *self._pool.reopen_schedule.due(waiting)]
         self._to_reopen = [part for part in dict.fromkeys(due) if part in waiting]
 
-    def read(self, openings: Mapping[KeyRange, Opening]) -> None:
-        """Run streams for these openings and no others; beyond `max_concurrent_partitions` they take turns."""
+    def read(self, positions: Mapping[KeyRange, Position]) -> None:
+        """Run streams for these positions and no others; beyond `max_concurrent_partitions` they take turns."""
         self._settle()
         if begins := self._began is None:
-            # All openings of the bundle are known only now, and the pool needs them to recognize its parked streams.
-            self._pool.begin(set(openings.values()))
+            # All positions of the bundle are known only now, and the pool needs them to recognize its parked streams.
+            self._pool.begin(set(positions.values()))
         # Streams that may no longer be open: their partition was closed or split, or it now belongs to a merge.
-        for partition in self._running.keys() - openings.keys():
+        for partition in self._running.keys() - positions.keys():
             self._stop(partition)
         most = self._pool.limits.max_concurrent_partitions
-        waiting = [opening for opening in by_watermark(openings) if opening.partition not in self._running]
-        self._takes_turns = len(openings) > most
+        waiting = [
+            position for position in by_watermark(positions) if position.partition not in self._running
+        ]
+        self._takes_turns = len(positions) > most
         if waiting:
             self._end_turns(len(self._running) + len(waiting) - most)
-        for opening in waiting[: most - len(self._running)]:
-            self._running[opening.partition] = self._borrow(opening)
-        # Set after the streams are borrowed, so that these count as streams of the bundle's beginning (`_is_awaited`).
+        for position in waiting[: most - len(self._running)]:
+            # Taken by the lowest watermark first, because the slowest partition holds the watermark of the whole read.
+            self._running[position.partition] = self._resume(position)
+        # Set after the streams are resumed, so that these count as streams of the bundle's beginning (`_is_awaited`).
         if begins:
             self._began = time.monotonic()
 
@@ -146,7 +150,7 @@ class Prefetcher:
             return None
         # One short pause here costs less than a wake-up of this thread for each record.
         # Once per round of batches: without `_gathered` each of many partitions with one record would cost a pause.
-        if self._gathered <= 0 and _queued(waiting) < MOST_IN_BATCH:
+        if self._gathered <= 0 and _queued(waiting) < MAX_IN_BATCH:
             time.sleep(_GATHER_SECONDS)
         with self._changed:
             waiting = self._waiting()
@@ -154,6 +158,7 @@ class Prefetcher:
                 self._gathered = _queued(waiting)
             # Chosen again after the pause: a stream with a lower watermark may have received its first record.
             self._in_hand = batch = min(waiting, key=lambda reader: reader.position.watermark).take()
+            # Set here and not by the reader: what is wanted changes with the frontier, after the record was queued.
             batch.key_filter = self._key_filter
             self._gathered -= len(batch.steps)
             return batch
@@ -166,7 +171,7 @@ class Prefetcher:
         it. If that happens to every stream of a partition, its watermark stands still. Only streams that ran when
         the bundle began count, so that a bundle with many partitions ends: the next one begins with the others.
         """
-        if self._pool.source.backoff.remaining_pause() > 0:
+        if self._pool.opener.backoff.remaining_pause() > 0:
             return False
         return any(map(self._is_awaited, self._running.values()))
 
@@ -198,14 +203,14 @@ class Prefetcher:
         return done
 
     def close(self, *, keep: bool = False) -> None:
-        """Give the streams back to the pool, or cancel them and wait for their threads."""
+        """Park the streams, or cancel them and wait for their threads."""
         self._settle()
         readers, self._running = list(self._running.values()), {}
         if not keep:
             stop_all(readers)
             return
         for reader in readers:
-            self._pool.give_back(reader)
+            self._pool.park(reader)
 
     def __enter__(self) -> Self:
         return self
@@ -223,12 +228,14 @@ class Prefetcher:
         if batch is None:
             return
         with self._changed:
+            # The reader is still in `_running`: only `_stop` removes one, and a batch in hand is settled before it.
             batch.reader.settle(batch)
+        # A step of lineage that was claimed closes the stream. Its successors have other positions and other streams.
         if batch.claimed == len(batch.steps) and batch.ends_with_lineage:
             self._stop(batch.reader.position.partition)
 
-    def _borrow(self, opening: Opening) -> StreamReader:
-        reader = self._pool.borrow(opening)
+    def _resume(self, position: Position) -> StreamReader:
+        reader = self._pool.resume(position)
         reader.running_since = time.monotonic()
         return reader
 
@@ -256,9 +263,9 @@ class Prefetcher:
             self._stop(reader.position.partition)
 
 
-def by_watermark(openings: Mapping[KeyRange, Opening]) -> list[Opening]:
-    """Return the openings, the one with the lowest watermark first."""
-    return sorted(openings.values(), key=lambda opening: (opening.watermark, opening.partition))
+def by_watermark(positions: Mapping[KeyRange, Position]) -> list[Position]:
+    """Return the positions, the one with the lowest watermark first."""
+    return sorted(positions.values(), key=lambda position: (position.watermark, position.partition))
 
 
 def _queued(readers: list[StreamReader]) -> int:

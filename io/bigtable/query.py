@@ -10,7 +10,7 @@ from typing import Any
 
 from google.cloud.bigtable_v2.types import bigtable as service
 
-from penstock.io.bigtable.frontier import Opening
+from penstock.io.bigtable.frontier import Position
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.source import ChangeStream
 from penstock.timestamps import NANOS
@@ -23,16 +23,16 @@ SampleRowKeysRequest = service.SampleRowKeysRequest.pb()
 SampleRowKeysResponse = service.SampleRowKeysResponse.pb()
 
 
-def read_request(stream: ChangeStream, app_profile: str, heartbeat_ms: int, opening: Opening) -> Any:
+def read_request(stream: ChangeStream, app_profile: str, heartbeat_ms: int, position: Position) -> Any:
     """Return the ReadChangeStreamRequest for one partition."""
     request = ReadChangeStreamRequest(table_name=stream.table_path, app_profile_id=app_profile)
-    _write_range(request.partition.row_range, opening.partition)
-    if opening.start is not None:
-        _write_time(request.start_time, opening.start)
-    for part, token in opening.tokens:
+    _write_range(request.partition.row_range, position.partition)
+    if position.start is not None:
+        _write_time(request.start_time, position.start)
+    for part, token in position.tokens:
         continuation = request.continuation_tokens.tokens.add(token=token)
         _write_range(continuation.partition.row_range, part)
-    if stream.end is not None and opening.bounded:
+    if stream.end is not None and position.bounded:
         _write_time(request.end_time, stream.end)
     request.heartbeat_duration.FromMilliseconds(heartbeat_ms)
     return request

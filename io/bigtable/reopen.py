@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from penstock.io.bigtable.keys import KeyRange
 
-LONGEST_WAIT = 5.0
+MAX_WAIT_SECONDS = 5.0
 """Seconds; waits double up to this."""
 
 
@@ -38,7 +38,7 @@ class ReopenSchedule:
         now = self._clock()
         due = [part for part, target in sorted(waiting.items()) if self._is_due((part, target), now)]
         if len(self._waits) > len(waiting):
-            self._forget(now - 2 * max(LONGEST_WAIT, self._first))
+            self._forget(now - 2 * max(MAX_WAIT_SECONDS, self._first))
         return due
 
     def _is_due(self, key: tuple[KeyRange, KeyRange], now: float) -> bool:
@@ -48,7 +48,7 @@ class ReopenSchedule:
             wait.due = now + wait.pause
         if now < wait.due:
             return False
-        wait.pause, wait.due = min(2 * wait.pause, max(LONGEST_WAIT, self._first)), None
+        wait.pause, wait.due = min(2 * wait.pause, max(MAX_WAIT_SECONDS, self._first)), None
         return True
 
     def _forget(self, before: float) -> None:

@@ -35,8 +35,8 @@ def table_for(stream: Any, connection: Any) -> Any:
 def data_client(project: str, connection: Any) -> BigtableDataClient:
     """Return a client of the library for the connection's endpoint or emulator.
 
-    The constructor (google-cloud-bigtable 2.50) takes an emulator from the environment only. The environment of a
-    worker need not be that of the program, so the variable is set, or removed, while the constructor runs.
+    The constructor (google-cloud-bigtable 2.50) takes an emulator from the environment only. A worker may have another
+    environment than the program, so the variable is set, or removed, while the constructor runs.
     """
     options = {"api_endpoint": connection.api_endpoint} if connection.api_endpoint else None
     with _ENVIRONMENT:

@@ -6,7 +6,7 @@ Therefore the same bytes are parsed as other message types. In these, a mutation
 a data_change. Everything else that may occur (a chunk_info, another kind of mutation, a heartbeat) is declared as
 a message with a required field that is never sent. So one call of `IsInitialized` answers for the whole message.
 
-The field numbers are those of google/bigtable/v2/bigtable.proto and data.proto. Other fields stay unknown fields.
+The field numbers come from google/bigtable/v2/bigtable.proto and data.proto. Other fields stay unknown fields.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The parts that all sources share. No module here knows a client.
 
 A source inherits `read_fn`, `tracker`, `watermark`, `coders` and `metrics`, and implements the interfaces in `frontier`
-and `prefetch`. `flat` and `flat_tracker` are for sources without lineage. `backoff`, `status`, `connection`,
-`settings`, `source`, `arguments`, `packing`, `process_local` and `protobuf` are tools. `undecodable` is the error
-output. `tests/conformance/toy_source.py` is an example.
+and `prefetch`. `stream_thread` is the thread of a reader. `flat` and `flat_tracker` are for sources without lineage.
+`backoff`, `status`, `connection`, `settings`, `source`, `arguments`, `packing`, `process_local` and `protobuf` are
+tools. `undecodable` is the error output. `tests/conformance/toy_source.py` is an example.
 """

@@ -13,7 +13,7 @@ from penstock.io.change_streams.status import UnreachableError
 
 Answer = TypeVar("Answer")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+MIN_PAUSE, MAX_PAUSE = 0.05, 5.0
 """Seconds. The pause doubles from the first to the longest, and each is drawn at random from its upper half."""
 
 
@@ -62,6 +62,7 @@ class Backoff:
         """
         with self._lock:
             now = self._clock()
+            # The first failure of a row: the limit counts from there, through all pauses.
             self._since = now if self._since is None else self._since
             if now - self._since >= timeout:
                 raise self._error(
@@ -69,8 +70,9 @@ class Backoff:
                     f"(unavailable_seconds={timeout:g}). Start the same command again when it does. "
                     f"The last answer: {reason}"
                 )
+            # Threads that fail during a pause asked before it began: they say nothing new.
             if now >= self._not_before:
-                self._pause = min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)
+                self._pause = min(max(2 * self._pause, MIN_PAUSE), MAX_PAUSE)
                 self._not_before = now + self._draw(self._pause / 2, self._pause)
 
     def ask(self, question: Callable[[], Answer], unavailable_seconds: float) -> Answer:

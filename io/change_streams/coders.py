@@ -1,6 +1,6 @@
 """The coders that sources share.
 
-Those of a source's `ChangeStream` and `Frontier` are JSON that begins with the version of its format. That of an
+A source's `ChangeStream` and `Frontier` are encoded as JSON that begins with the version of its format. An
 `UndecodableRecord` is a version byte and a msgpack map.
 """
 
@@ -44,7 +44,7 @@ class ChangeStreamCoder(VersionedCoder):
 
         Raises:
             ValueError: the bytes were written by a version that this one does not know.
-            SetupError: they are those of another source. Steps of two templates may have the same names, so the
+            SetupError: another source wrote them. Steps of two templates may have the same names, so the
                 runner takes such a checkpoint for one of this pipeline.
         """
         version, system, *fields = json.loads(encoded)

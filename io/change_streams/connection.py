@@ -15,6 +15,7 @@ from typing import Any
 from typing_extensions import Self
 
 from penstock.errors import UsageError
+from penstock.io.change_streams.options import GoogleOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,17 @@ class Connection:
         if emulator:
             check_address(f"emulator_host (or {emulator_variable})", emulator)
         return cls.with_credentials(emulator_host=emulator, api_endpoint=api_endpoint, **options)
+
+    @classmethod
+    def of_options(cls, emulator_variable: str, options: GoogleOptions, **more: Any) -> Self:
+        """Return the connection of a transform with these options; see `from_arguments`."""
+        return cls.from_arguments(
+            emulator_variable,
+            credentials=options.credentials,
+            emulator_host=options.emulator_host,
+            api_endpoint=options.api_endpoint,
+            **more,
+        )
 
     @classmethod
     def with_credentials(cls, credentials: Any, **options: Any) -> Self:

@@ -18,8 +18,8 @@ class GoogleLogin:
     """How a worker logs in to a service of Google. It names credentials and contains none, so it can be pickled.
 
     - `file`: path of a JSON file with credentials, on the driver and on each worker: a key of a service account, or the
-      configuration of a workload identity. None: application default credentials, which on Google Cloud are those of
-      the service account or the workload identity that the machine runs as.
+      configuration of a workload identity. None: application default credentials, which on Google Cloud belong to the
+      service account or the workload identity that the machine runs as.
     - `impersonate`: the service account that these credentials impersonate; None: no other one. They need the role
       ``roles/iam.serviceAccountTokenCreator`` on it.
     """

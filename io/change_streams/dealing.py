@@ -1,7 +1,7 @@
 """Deals the partitions of a stream out to the tasks that read in parallel, the same way in each epoch. Pure.
 
-A part should keep its partitions from one epoch to the next: the process that reads it holds their open streams and
-what it has read ahead. So the place of a partition follows from its name, and not from its position, which changes all
+A part should keep its partitions from one epoch to the next: the process that reads it holds their open streams and the
+data that was read ahead. So the part of a partition follows from its name, and not from its position, which changes all
 the time.
 """
 
@@ -41,9 +41,11 @@ def deal_families(families: Iterable[Family[T]], n: int) -> list[list[T]]:
         return []
     newest = max(family.watermark for family in named)
     parts: list[list[Family[T]]] = [[] for _ in range(min(n, len(named)))]
+    # The families behind are leveled among themselves first; the others then fill up the shorter parts.
     for behind in (True, False):
         group = [family for family in named if (newest - family.watermark > BEHIND_NANOS) == behind]
         for family in group:
+            # A hash that is the same in every process. Python's `hash` of bytes is not.
             parts[zlib.crc32(family.name) % len(parts)].append(family)
         _level(parts, group)
     return [[member for family in part for member in family.members] for part in parts]

@@ -1,7 +1,7 @@
 """A frontier for sources whose partitions neither split nor merge, such as one replication slot. Pure.
 
-    frontier = FlatFrontier({"slot": Position("0/16B3748", watermark)}, end=None)
-    frontier = frontier.advanced({"slot": Position("0/16B3750", later)})
+    frontier = FlatFrontier({"slot": FlatPosition("0/16B3748", watermark)}, end=None)
+    frontier = frontier.advanced({"slot": FlatPosition("0/16B3750", later)})
     frontier = frontier.apply(Ended("slot"))
 
 No partition ever waits for another one. `flat_tracker` has its coder and its tracker.
@@ -18,10 +18,10 @@ from penstock.errors import LineageError
 from penstock.io.change_streams.frontier import Scan
 
 
-class Position(NamedTuple):
-    """`at`: where a partition continues, any JSON value. `watermark`: no unread change is below it, in nanoseconds."""
+class FlatPosition(NamedTuple):
+    """`position`: where a partition continues, a JSON value. `watermark`: no unread change is below it; nanoseconds."""
 
-    at: Any
+    position: Any
     watermark: int
 
 
@@ -29,7 +29,7 @@ class Advanced(NamedTuple):
     """Records or heartbeats of `partition` were read up to `position`."""
 
     partition: str
-    position: Position
+    position: FlatPosition
 
 
 class Ended(NamedTuple):
@@ -42,7 +42,7 @@ class Ended(NamedTuple):
 class FlatFrontier:
     """The partitions that remain to be read, and how far each is; `end`: last timestamp to read, None: no end."""
 
-    positions: Mapping[str, Position]
+    positions: Mapping[str, FlatPosition]
     end: int | None
 
     @property
@@ -73,7 +73,9 @@ class FlatFrontier:
     @property
     def scans(self) -> tuple[Scan, ...]:
         """The tables that snapshots have not finished: a position may be a list with a `SnapshotProgress`."""
-        parts = chain.from_iterable(each.at for each in self.positions.values() if isinstance(each.at, list))
+        parts = chain.from_iterable(
+            each.position for each in self.positions.values() if isinstance(each.position, list)
+        )
         return tuple(chain.from_iterable(getattr(part, "scans", ()) for part in parts))
 
     @property
@@ -81,7 +83,7 @@ class FlatFrontier:
         """The remaining work, in words."""
         return f"{len(self.positions)} partitions to read"
 
-    def advanced(self, positions: Mapping[str, Position]) -> FlatFrontier:
+    def advanced(self, positions: Mapping[str, FlatPosition]) -> FlatFrontier:
         """Return the frontier with some partitions at new positions."""
         return replace(self, positions={**self.positions, **positions})
 
@@ -113,6 +115,7 @@ class FlatFrontier:
         Raises:
             LineageError: two parts hold the same partition.
         """
+        # A partition in two parts would be read twice. The dictionary hides it, so the sizes are compared.
         together = {name: position for part in parts for name, position in part.positions.items()}
         if len(together) < sum(len(part.positions) for part in parts):
             raise LineageError("two parts of a frontier hold the same partition")

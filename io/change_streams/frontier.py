@@ -24,12 +24,12 @@ class Slowest(NamedTuple):
     waits_for: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        more = len(self.waits_for) - _MOST_NAMED
-        named = [*self.waits_for[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
+        more = len(self.waits_for) - _MAX_NAMED
+        named = [*self.waits_for[:_MAX_NAMED], *([f"{more} more"] if more > 0 else [])]
         return f"{self.name}, which waits for {' and '.join(named)}" if named else self.name
 
 
-_MOST_NAMED = 2
+_MAX_NAMED = 2
 """Number of partitions that a message names; it counts the others."""
 
 

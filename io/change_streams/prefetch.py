@@ -80,10 +80,10 @@ class Prefetcher(Protocol):
 class StreamPool(Protocol):
     """Keeps prefetched streams of one change stream in one process, between bundles."""
 
-    def checkout(self, frontier: Any) -> AbstractContextManager[Prefetcher]:
-        """Lend a prefetcher to a bundle. After an error it is closed, otherwise its streams are parked.
+    def prefetching(self, frontier: Any) -> AbstractContextManager[Prefetcher]:
+        """Yield a prefetcher for a bundle. After an error it is closed, otherwise its streams are parked.
 
-        A parked stream continues only for a bundle that asks for exactly its position. A pool discards parked
+        A parked stream is resumed only by a bundle that asks for exactly its position. A pool closes parked
         streams when `idle_stream_seconds` have passed, or when a bundle does not continue any.
         """
 
@@ -95,8 +95,8 @@ class WithoutPool:
         self._make = make
 
     @contextmanager
-    def checkout(self, frontier: Any) -> Iterator[Prefetcher]:
-        """Lend a new prefetcher and close it at the end."""
+    def prefetching(self, frontier: Any) -> Iterator[Prefetcher]:
+        """Yield a new prefetcher and close it at the end."""
         with closing(self._make()) as prefetcher:
             yield prefetcher
 

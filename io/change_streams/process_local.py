@@ -13,7 +13,7 @@ Made = TypeVar("Made")
 class ProcessLocal(Generic[Made]):
     """Objects by key, each made on first use, and made again in a forked child.
 
-    Connections and threads do not survive a fork, so a child must not use those of its parent. Thread-safe. Grows with
+    Connections and threads do not survive a fork, so a child must not use its parent's objects. Thread-safe. Grows with
     the number of keys; objects are never dropped.
     """
 
@@ -27,5 +27,6 @@ class ProcessLocal(Generic[Made]):
         own = getpid(), key
         with self._lock:
             if own not in self._made:
+                # Under the lock, also if `make` connects: two threads must not open two clients for one key.
                 self._made[own] = make()
             return self._made[own]

@@ -34,7 +34,7 @@ class Label(Enum):
 
 
 class Field(NamedTuple):
-    """A field of a message type; `type` is a scalar's name or that of another message."""
+    """A field of a message type; `type` is the name of a scalar type or of another message."""
 
     name: str
     number: int

@@ -5,7 +5,7 @@ subclasses of the three classes here. The docstring of its `read` module says wh
 and the watermark.
 
 1. `initial_restriction` asks the service once whether the stream can be read, with retries, before any reading.
-2. `process` checks a prefetcher out of the worker's pool, claims its steps, emits records, and sets the watermark
+2. `process` takes a prefetcher from the worker's pool, claims its steps, emits records, and sets the watermark
    from the frontier. It returns when it is split, when no work remains, or when only other parts can advance. If the
    runner sets a pace (`penstock.pace`), it also returns when it has emitted records and has no more ready.
 3. `rebalance` lets a runner join the residuals of all bundles and deal them out again, between bundles.
@@ -35,16 +35,17 @@ from typing_extensions import Self
 
 from penstock import timeline
 from penstock.attempt import current_attempt
+from penstock.batches import MAX_ELEMENTS, ElementBatch
 from penstock.errors import DecodeError, SetupError
-from penstock.io.change_streams import coders as shared_coders  # noqa: F401 - registers that of undecodable records
+from penstock.io.change_streams import coders as shared_coders  # noqa: F401 - registers a coder
 from penstock.io.change_streams.arguments import check_end, require_same
+from penstock.io.change_streams.incremental.notifications import NOTIFICATIONS, NotificationRecord
 from penstock.io.change_streams.lineage import LINEAGE_EVENTS, LineageEvent
 from penstock.io.change_streams.metrics import LAG_MS, ReaderMetrics
 from penstock.io.change_streams.prefetch import Batch, Prefetcher, StreamPool
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.refusals import refused_now
 from penstock.io.change_streams.settings import Settings
-from penstock.io.change_streams.snapshots.notifications import NOTIFICATIONS, NotificationRecord
 from penstock.io.change_streams.tracker import FrontierTracker, Poll, rebalanced
 from penstock.io.change_streams.turn import Turn
 from penstock.io.change_streams.undecodable import UNDECODABLE, UndecodableRecord
@@ -73,7 +74,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
     def __init__(self, settings: Any) -> None:
         super().__init__()
         self._settings = settings
-        self._checked_out: Prefetcher | None = None
+        self._suspended: Prefetcher | None = None
 
     # Methods that a source implements.
 
@@ -120,7 +121,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         """Read until the stream's end, a split or the end of the turn, or until only other parts can advance."""
         frontier = tracker.current_restriction()
         watermark.set_watermark(beam_watermark(frontier.watermark))
-        output, lineage = self._output(element), self._lineage(element, tracker)
+        outputs, lineage = self._outputs(element), self._lineage(element, tracker)
         with self._prefetching(element, frontier) as prefetcher, self._counting(prefetcher) as metrics:
             for batch in self._batches_to_claim(prefetcher, tracker, watermark, metrics):
                 # This loop is not in a generator of its own, because each element would pass through one more `yield`.
@@ -128,13 +129,16 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
                     # Made before the claim, because the step may remove its partition from the frontier.
                     events = lineage(step) if lineage is not None and not records else ()
                     if not tracker.try_claim(step):  # the reader was split: the residual has the rest
+                        yield from outputs.rest()
                         return
                     batch.claimed += count
                     metrics.claimed(records, step)
                     if timeline.enabled:
-                        timeline.mark("emitted", commits=_commits(records), epoch=current_attempt().epoch)
-                    yield from map(output, records)
+                        timeline.trace("emitted", commits=_commits(records), epoch=current_attempt().epoch)
+                    yield from outputs.of(records)
                     yield from events
+                # Before the next claim of a `Poll` and before the watermark: both may end the call.
+                yield from outputs.rest()
         frontier = tracker.current_restriction()
         if not frontier.done:
             # A part that can progress has only ended its turn, so it is due at once.
@@ -147,12 +151,17 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         turn = Turn(prefetcher, metrics, self.split_deferral_seconds, current_pace())
         frontier = tracker.current_restriction()
         metrics.observe(frontier)
+        # Invariant: at the start of a round the tracker has every claim of the round before, so `serve` gets exact
+        # positions.
         while frontier.can_progress and not turn.over:
             prefetcher.serve(frontier)
             yield from turn.batches()
             frontier = tracker.current_restriction()
             metrics.observe(frontier)
             watermark.set_watermark(beam_watermark(frontier.watermark))
+
+    def _outputs(self, stream: Any) -> _Outputs:
+        return (_BatchOutputs if self._settings.batches else _Outputs)(self._output(stream))
 
     def _output(self, stream: Any) -> Callable[[Any], Any]:
         """Return a function from a record to an output of `process`; see `undecodable` for the rule."""
@@ -192,27 +201,27 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         return outputs
 
     def start_bundle(self) -> None:
-        self._close_checked_out()
+        self._close_suspended()
 
     def teardown(self) -> None:
-        self._close_checked_out()
+        self._close_suspended()
 
-    def _close_checked_out(self) -> None:
+    def _close_suspended(self) -> None:
         """Close the prefetcher of a `process` call that an error in a later step left suspended.
 
         `process` is a generator. When a step after it raises, Beam drops the generator without closing it, and the
         prefetcher's threads would read on until the generator is collected.
         """
-        if self._checked_out is not None:
-            self._checked_out.close()
-            self._checked_out = None
+        if self._suspended is not None:
+            self._suspended.close()
+            self._suspended = None
 
     @contextmanager
     def _prefetching(self, stream: Any, frontier: Any) -> Iterator[Prefetcher]:
-        # An attribute and not a local name, so that `_close_checked_out` can find the prefetcher.
-        with self._pool(stream).checkout(frontier) as self._checked_out:
-            yield self._checked_out
-            self._checked_out = None
+        # An attribute and not a local name, so that `_close_suspended` can find the prefetcher.
+        with self._pool(stream).prefetching(frontier) as self._suspended:
+            yield self._suspended
+            self._suspended = None
 
     @contextmanager
     def _counting(self, prefetcher: Prefetcher) -> Iterator[ReaderMetrics]:
@@ -288,7 +297,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         inclusive. The second one must begin after the first has ended, so that changes of a key stay in order.
 
         Raises:
-            SetupError: the program's end is earlier than that of `element`.
+            SetupError: the program's end is earlier than the end of `element`.
         """
         if element.end == self._settings.end or self._with_end(element).identity != self._settings.identity:
             return None  # changes of another stream are rejected when the element is read
@@ -321,6 +330,51 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
     ) -> list[tuple[Any, Timestamp]]:
         """Join all residuals of one element and deal them out over `n` slots; see `rebalanced`."""
         return rebalanced(self.frontier_type, residuals, n)
+
+
+class _Outputs:
+    """The outputs of one `process` call, from the records that it has claimed."""
+
+    def __init__(self, output: Callable[[Any], Any]) -> None:
+        """`output` returns the output of a single record."""
+        self._output = output
+
+    def of(self, records: Sequence[Any]) -> Iterable[Any]:
+        """Return what is to be emitted now; the rest may wait until `rest` is called."""
+        return map(self._output, records)
+
+    def rest(self) -> Iterable[Any]:
+        """Return the outputs that wait. To be called before the call returns or reports a watermark."""
+        return ()
+
+
+class _BatchOutputs(_Outputs):
+    """Records as `ElementBatch`es. Everything else is emitted at once, as a single output."""
+
+    def __init__(self, output: Callable[[Any], Any]) -> None:
+        super().__init__(output)
+        self._waiting = ElementBatch([], [])
+
+    def of(self, records: Sequence[Any]) -> Iterable[Any]:
+        elements, times_us = self._waiting
+        others = []
+        for record in records:
+            if type(record) in _NOT_BATCHED:
+                others.append(self._output(record))
+            else:
+                elements.append(record)
+                times_us.append(record.commit_timestamp // 1000)
+        return others if len(elements) < MAX_ELEMENTS else [*others, *self.rest()]
+
+    def rest(self) -> Iterable[Any]:
+        if not self._waiting.elements:
+            return ()
+        batch, self._waiting = self._waiting, ElementBatch([], [])
+        return (batch.windowed(),)
+
+
+_NOT_BATCHED = frozenset({NotificationRecord, UndecodableRecord})
+"""Records that go to other outputs."""
 
 
 class Unbounded:
@@ -382,6 +436,15 @@ class ReadFromChangeStream(beam.PTransform):
         changed._settings = replace(self._settings, error_output=True)
         return changed
 
+    def in_batches(self) -> Self:
+        """Return a copy that emits the records as `ElementBatch`es; see `penstock.batches`.
+
+        The records and their order, timestamps and promises are the same. Other outputs have single elements.
+        """
+        changed = copy.copy(self)
+        changed._settings = replace(self._settings, batches=True)
+        return changed
+
     def for_preview(self) -> Self:
         """Return a copy that reads the same and leaves no trace: it tells the service no position, creates nothing
         there, answers no signal, and writes no lineage events and no notifications.
@@ -408,7 +471,7 @@ class ReadFromChangeStream(beam.PTransform):
         return changed
 
     def with_notifications(self, log: beam.PTransform) -> Self:
-        """Return a copy that applies `log` to reports about snapshots; see `penstock.io.change_streams.snapshots`.
+        """Return a copy that applies `log` to reports about snapshots; see `penstock.io.change_streams.incremental`.
 
         The result of the transform stays the same. `log` takes dictionaries with JSON values in the layout of
         Debezium's notifications. Sources without incremental snapshots have none.
@@ -424,7 +487,7 @@ class ReadFromChangeStream(beam.PTransform):
         # No Reshuffle, which Create adds by default: it would cost an exchange for one element.
         stream = pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False)
         read = beam.ParDo(fn(self._settings)).with_output_types(
-            self.record_type,
+            ElementBatch if self._settings.batches else self.record_type,
             **{UNDECODABLE: UndecodableRecord, LINEAGE_EVENTS: dict[str, Any], NOTIFICATIONS: dict[str, Any]},
         )
         tags = [UNDECODABLE] * self._settings.error_output + list(self._logs)

@@ -46,7 +46,7 @@ class Refusals:
         clock: Callable[[], float] = time.monotonic,
         warn: Callable[[str], None] = _LOGGER.warning,
     ) -> None:
-        self._service = service
+        self.service = service
         self._clock = clock
         self._warn = warn
         self._lock = threading.Lock()
@@ -60,12 +60,13 @@ class Refusals:
             self._forget(now - _FORGOTTEN_SECONDS)
             refusal = self._refused.setdefault(partition, _Refusal(now, now, now + after_seconds))
             refusal.last = now
+            # Decided under the lock and logged outside of it: a log handler may be slow, and readers call this.
             due = now >= refusal.warn_at
             if due:
                 refusal.warn_at = now + max(now - refusal.since, 1.0)
         if due:
             self._warn(
-                f"{self._service} has refused {name} for {now - refusal.since:.0f} s, and answers others. Its changes "
+                f"{self.service} has refused {name} for {now - refusal.since:.0f} s, and answers others. Its changes "
                 f"and the watermark wait for it; the reader keeps trying. The last answer: {reason}"
             )
 

@@ -12,7 +12,8 @@ from typing_extensions import Self
 
 from penstock.io.change_streams.arguments import in_range, whole_in_range
 from penstock.io.change_streams.connection import Connection
-from penstock.io.change_streams.snapshots.options import SnapshotOptions
+from penstock.io.change_streams.incremental.options import SnapshotOptions
+from penstock.io.change_streams.options import LimitOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +33,7 @@ class Limits:
 
     @classmethod
     def checked(
-        cls,
-        *,
-        unavailable_seconds: float = 60.0,
-        max_concurrent_partitions: float = 32,
-        buffer_bytes: float = 32 << 20,
-        idle_stream_seconds: float = 3.0,
-        **of_source: Any,
+        cls, options: LimitOptions, *, max_concurrent_partitions: float = 32, **of_source: Any
     ) -> Self:
         """Return the limits; those `of_source` are the subclass's own and must have been checked.
 
@@ -46,12 +41,12 @@ class Limits:
             UsageError: a limit is out of range.
         """
         return cls(
-            unavailable_seconds=in_range("unavailable_seconds", unavailable_seconds, 0, 86_400),
+            unavailable_seconds=in_range("unavailable_seconds", options.unavailable_seconds, 0, 86_400),
             max_concurrent_partitions=whole_in_range(
                 "max_concurrent_partitions", max_concurrent_partitions, 1, 1000
             ),
-            buffer_bytes=whole_in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
-            idle_stream_seconds=in_range("idle_stream_seconds", idle_stream_seconds, 0, 3600),
+            buffer_bytes=whole_in_range("buffer_bytes", options.buffer_bytes, 1 << 20, 1 << 34),
+            idle_stream_seconds=in_range("idle_stream_seconds", options.idle_stream_seconds, 0, 3600),
             **of_source,
         )
 
@@ -60,11 +55,11 @@ class Limits:
 class Settings:
     """The configuration of a reader. Hashable: a worker process keeps one pool for each value.
 
-    `identity` is that of the change stream in the running program; a checkpoint of another stream is rejected. `end` is
-    the program's end; that of a checkpoint may be earlier. `error_output`: records that cannot be decoded are emitted
-    to an error output, instead of failing the read. `lineage_output`: lineage events are emitted too.
-    `notification_output`: so are reports about the progress of snapshots. `snapshots`: which snapshots are read
-    while changes are read.
+    `identity` names the change stream in the running program; a checkpoint of another stream is rejected. `end` is the
+    program's end; a checkpoint may have an earlier one. `error_output`: records that cannot be decoded are emitted to
+    an error output, instead of failing the read. `lineage_output`: lineage events are emitted too.
+    `notification_output`: so are reports about the progress of snapshots. `batches`: records are emitted as
+    `ElementBatch`es. `snapshots`: which snapshots are read while changes are read.
     """
 
     connection: Connection
@@ -75,4 +70,5 @@ class Settings:
     error_output: bool = False
     lineage_output: bool = False
     notification_output: bool = False
+    batches: bool = False
     snapshots: SnapshotOptions = field(default_factory=SnapshotOptions)

@@ -46,6 +46,7 @@ class FrontierTracker(RestrictionTracker):
         # Cached, because each claim needs it and the frontier computes it.
         self._readable = frontier.readable
         self._advanced: dict[Hashable, Any] = {}
+        # Pessimistic until the first `Poll`: a bundle that is split at once would make no progress.
         self._data_expected = True
         self._first_record_pending = False
         self._moved = False
@@ -82,6 +83,7 @@ class FrontierTracker(RestrictionTracker):
                 position.first_record_pending,
             )
             return True
+        # Raises before anything is changed, so a step that does not fit leaves the frontier as it was.
         moved = self.moved_to(position)
         if moved is None:
             before = self.current_restriction()
@@ -141,8 +143,8 @@ def rebalanced(
     """Join all residuals of one element and deal them out over `n` slots.
 
     For runners, between bundles, with every residual of the element. Returns at most `n` parts with the states of
-    their watermark estimators; the lowest state equals that of the whole, which never goes back. Returns an empty
-    list if no work remains.
+    their watermark estimators; the lowest state equals the state of the whole frontier, which never goes back. Returns
+    an empty list if no work remains.
     """
     if not residuals:
         return []

@@ -53,12 +53,14 @@ class Turn:
         due = time.monotonic() + POLL_SECONDS
         batch: Batch | None = None
         while time.monotonic() < due:
+            # The time is checked between batches only, which are small.
             batch = self._prefetcher.take(self._patience())
             if batch is None:
                 break
             yield batch
             if batch.ends_with_lineage:
                 return
+        # After the deadline a service that promises data and sends none must not hold the bundle any longer.
         in_time = time.monotonic() < self._deadline
         poll = Poll(
             data_expected=in_time and self._prefetcher.data_expected,

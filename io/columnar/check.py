@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.pvalue import TaggedOutput
 from apache_beam.utils.windowed_value import WindowedValue
 
+from penstock.batches import ElementBatch, is_batched, single
 from penstock.errors import UnwritableError
 from penstock.event.model import ChangeEvent, Image, Op
 from penstock.event.replica import replicable_key
@@ -45,16 +47,17 @@ class CheckRows(beam.PTransform):
         self._target, self._mode, self._divides = target, mode, divides
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        check = beam.ParDo(_CheckFn(self._target, self._mode, divides=self._divides))
+        fn = _CheckFn(self._target, self._mode, divides=self._divides)
+        output_type = ElementBatch if is_batched(events) else ChangeEvent
+        check = beam.ParDo(fn).with_output_types(output_type)
         if not self._divides:
             return events | "Check" >> check
         outputs = events | "Check" >> check.with_outputs(REFUSED, main="fitting")
-        outputs["fitting"].element_type = ChangeEvent
+        outputs["fitting"].element_type = output_type
         outputs[REFUSED].element_type = RefusedEvent
         return outputs["fitting"], outputs[REFUSED]
 
 
-@beam.typehints.with_output_types(ChangeEvent)
 class _CheckFn(beam.DoFn):
     def __init__(self, target: str, mode: Mode, *, divides: bool) -> None:
         self._target, self._mode, self._divides = target, mode, divides
@@ -66,10 +69,12 @@ class _CheckFn(beam.DoFn):
 
     def process(
         self,
-        event: ChangeEvent,
+        event: ChangeEvent | ElementBatch,
         timestamp: Any = beam.DoFn.TimestampParam,
         window: Any = beam.DoFn.WindowParam,
     ) -> Iterable[Any]:
+        if isinstance(event, ElementBatch):
+            return self._check_batch(event)
         self._pending.append(WindowedValue(event, timestamp, (window,)))
         self._bytes += _size(event.before) + _size(event.after)
         if len(self._pending) >= TOGETHER or self._bytes >= TOGETHER_BYTES:
@@ -83,13 +88,27 @@ class _CheckFn(beam.DoFn):
             return
         for each in some:
             reason = unfit([each.value], self._mode)
-            if not reason:
-                yield each
-            elif self._divides:
-                refused = RefusedEvent(each.value, self._target, reason)
-                yield beam.pvalue.TaggedOutput(REFUSED, each.with_value(refused))
+            yield self._refuse(each, reason) if reason else each
+
+    def _check_batch(self, batch: ElementBatch) -> Iterator[Any]:
+        if not unfit(batch.elements, self._mode):
+            yield batch.windowed()
+            return
+        fitting = ElementBatch([], [])
+        for event, time_us in zip(batch.elements, batch.times_us, strict=True):
+            if reason := unfit([event], self._mode):
+                yield self._refuse(single(event, time_us), reason)
             else:
-                raise _refused(each.value, self._target, reason)
+                fitting.elements.append(event)
+                fitting.times_us.append(time_us)
+        if fitting.elements:
+            yield fitting.windowed()
+
+    def _refuse(self, event: WindowedValue, reason: str) -> Any:
+        """Return the output for an event that does not fit, or raise its error."""
+        if not self._divides:
+            raise row_refused(event.value, self._target, reason)
+        return TaggedOutput(REFUSED, event.with_value(RefusedEvent(event.value, self._target, reason)))
 
 
 def _size(image: Image | None) -> int:
@@ -116,7 +135,8 @@ def unfit(events: list[ChangeEvent], mode: Mode = "log") -> str:
     return ""
 
 
-def _refused(event: ChangeEvent, target: str, reason: str) -> RowRefusedError:
+def row_refused(event: ChangeEvent, target: str, reason: str) -> RowRefusedError:
+    """Return the error for an event that a target of files or tables can never hold."""
     table = event.source.qualified_table
     return RowRefusedError(
         f"{target} cannot hold the {event.op} of a row of {table or event.source.system} at position {event.id}: "

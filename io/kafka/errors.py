@@ -58,12 +58,12 @@ _ADVICE = {
 }
 
 
-def needs_a_person(error: KafkaError) -> bool:
+def is_permanent(error: KafkaError) -> bool:
     """Return whether brokers refuse the connection itself, and will refuse it again."""
     return error.code() in _CONNECTION_CODES
 
 
-def concerns_a_row(error: KafkaError) -> bool:
+def is_row_error(error: KafkaError) -> bool:
     """Return whether a record was refused because of its content."""
     return error.code() in _ROW_CODES
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -18,7 +19,7 @@ from confluent_kafka import (
 )
 
 from penstock.io.kafka.errors import CLIENT_LOG
-from penstock.io.kafka.records import LONGEST_METADATA, StoredEntry, decode_entry, encode_entry
+from penstock.io.staging.delivery import LedgerEntry, Refusal
 
 LEDGER_CONFIG = {
     "cleanup.policy": "compact",
@@ -28,6 +29,41 @@ LEDGER_CONFIG = {
 """Settings of a new ledger topic. A broker compacts closed segments only, and by default closes one after a gigabyte or
 seven days. A writer without an offset reads what is not compacted."""
 _REQUEST_SECONDS = 30.0
+
+
+class StoredEntry(msgspec.Struct, frozen=True):
+    """The last delivery of a writer, as the ledger has it."""
+
+    generation: int
+    epoch: int
+    driver: str = ""
+    refused: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def entry(self) -> LedgerEntry:
+        return LedgerEntry(self.generation, self.epoch, self.driver)
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        return tuple(Refusal(*each) for each in self.refused)
+
+
+MAX_METADATA = 4096
+"""Bytes that Kafka stores with an offset (`offset.metadata.max.bytes`)."""
+
+
+def encode_entry(entry: StoredEntry) -> bytes:
+    """Return the entry as JSON."""
+    return msgspec.json.encode(entry)
+
+
+def decode_entry(data: bytes | str) -> StoredEntry:
+    """Return the entry of `encode_entry`.
+
+    Raises:
+        ValueError: the bytes are no entry.
+    """
+    return msgspec.json.decode(data, type=StoredEntry)
 
 
 class Ledger:
@@ -66,7 +102,7 @@ class Ledger:
         encoded = encode_entry(entry)
         producer.produce(self._topic, encoded, self._writer.encode(), partition=0)
         # An empty text makes the next read take the copy.
-        metadata = encoded.decode() if len(encoded) <= LONGEST_METADATA else ""
+        metadata = encoded.decode() if len(encoded) <= MAX_METADATA else ""
         offset = TopicPartition(self._topic, 0, entry.epoch + 1, metadata=metadata)
         producer.send_offsets_to_transaction(
             [offset], self._consumer.consumer_group_metadata(), _REQUEST_SECONDS

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
@@ -15,12 +15,13 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.io.kafka.errors import (
     CLIENT_LOG,
     classify_error,
-    concerns_a_row,
-    needs_a_person,
+    is_permanent,
+    is_row_error,
     unreachable_broker,
 )
-from penstock.io.kafka.ledger import LEDGER_CONFIG, Ledger
-from penstock.io.kafka.records import Record, StoredEntry, records_of, topics_of
+from penstock.io.kafka.ledger import LEDGER_CONFIG, Ledger, StoredEntry
+from penstock.io.kafka.target import KafkaTarget
+from penstock.io.kafka.values import Record, records_of, topics_of
 from penstock.io.staging.delivery import (
     Delivery,
     EventBatch,
@@ -29,9 +30,6 @@ from penstock.io.staging.delivery import (
     Sent,
     is_delivered,
 )
-
-if TYPE_CHECKING:
-    from penstock.io.kafka.target import KafkaTarget
 
 _REQUEST_SECONDS = 30.0
 """Time limit of one request to the brokers, such as the creation of a topic."""
@@ -188,7 +186,7 @@ class KafkaSender:
 
     def _take_error(self, error: KafkaError) -> None:
         # librdkafka (read in 2.16) repeats a refused login without end. A request that waits for it only times out.
-        if needs_a_person(error):
+        if is_permanent(error):
             self._refused = error
         if (found := unreachable_broker(error)) is not None:
             self._unreachable[found] = None
@@ -242,7 +240,7 @@ class _Attempt:
         """Take the delivery report of a record."""
         if error is None or error.code() in _PURGED:
             return
-        if not concerns_a_row(error):
+        if not is_row_error(error):
             self._error = error
         elif index in self.alone:
             self.refused[index] = Refusal(index, f"Kafka says {error.name()}")
@@ -326,7 +324,7 @@ def _produce_one(producer: Producer, record: Record, attempt: _Attempt) -> None:
             # A transaction that has failed takes no records. The report with the reason comes with the next flush.
             if error.args[0].code() == KafkaError._STATE:
                 return
-            if not concerns_a_row(error.args[0]):
+            if not is_row_error(error.args[0]):
                 raise
             attempt.alone.add(record.index)  # the client itself refuses it
             attempt.report(record.index, error.args[0])

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from penstock.event.model import ChangeEvent
-from penstock.extras import extra_packages
-from penstock.io.kafka.records import records_of_event
-from penstock.io.staging.preview import Written
 from penstock.io.staging.record_format import Format
-from penstock.timestamps import format_timestamp
-
-if TYPE_CHECKING:
-    from penstock.io.kafka.sender import KafkaSender
 
 Guarantee = Literal["transactional", "idempotent"]
 
@@ -45,34 +37,6 @@ class KafkaTarget:
     @property
     def transactional(self) -> bool:
         return self.guarantee == "transactional"
-
-    def check(self) -> None:
-        """Ask the brokers for their topics, and create the topic of the ledger if it is missing."""
-        sender = self.open(skip_refused=False)
-        try:
-            sender.check()
-        finally:
-            sender.close()
-
-    def open(self, *, skip_refused: bool) -> KafkaSender:
-        """Return a sender; see `penstock.io.staging.delivery.Target`."""
-        with extra_packages("kafka"):
-            from penstock.io.kafka.sender import KafkaSender
-
-        return KafkaSender(self, skip_refused)
-
-    def preview(self, event: ChangeEvent) -> list[Written]:
-        """Return the records of an event; see `penstock.io.staging.preview`."""
-        return [
-            {
-                "topic": record.topic,
-                "key": record.key,
-                "value": record.value,
-                "headers": dict(record.headers),
-                "timestamp": format_timestamp(record.timestamp_ms * 1_000_000),
-            }
-            for record in records_of_event(0, event, self.format, self.topic)
-        ]
 
     def client_settings(self) -> dict[str, Any]:
         """Return the settings that producers and consumers share."""

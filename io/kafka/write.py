@@ -8,9 +8,20 @@ from typing import Any, get_args
 
 from penstock.io.kafka.target import Guarantee, KafkaTarget
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
+from penstock.io.staging.connector import Connector
 from penstock.io.staging.record_format import Format
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
+
+
+def connector_of(target: KafkaTarget) -> Connector:
+    """Return what opens and checks the target."""
+    return Connector(
+        target,
+        sender_name="penstock.io.kafka.sender:KafkaSender",
+        preview_name="penstock.io.kafka.preview:written_records",
+        extra="kafka",
+    )
 
 
 class WriteToKafka(SendAfterCommit):
@@ -91,7 +102,7 @@ class WriteToKafka(SendAfterCommit):
             dict(config or {}),
         )
         super().__init__(
-            target,
+            connector_of(target),
             shards=shards,
             roll_seconds=roll_seconds,
             staging=staging,

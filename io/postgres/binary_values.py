@@ -1,8 +1,8 @@
 """Converts the binary form of a PostgreSQL value to the text that the server prints for it. Pure.
 
 With `binary 'true'` the server sends values in the form of each type's send function. Records always hold texts, so
-that rows of the log, rows of snapshots and keys of both compare equal. The texts are those of a session with
-`text_values.SESSION_SETTINGS` and, for money, the C locale.
+that rows of the log, rows of snapshots and keys of both compare equal. The texts are the ones that a session with
+`text_values.SESSION_SETTINGS` and, for money, the C locale gets.
 
 Source: the `*_send` functions of PostgreSQL (src/backend/utils/adt), which its documentation names as the definition of
 the binary forms.

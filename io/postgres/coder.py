@@ -18,10 +18,10 @@ from apache_beam import coders
 
 from penstock.coders import VersionedCoder
 from penstock.io.change_streams import coders as shared
-from penstock.io.change_streams.flat import FlatFrontier, Position
+from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
 from penstock.io.change_streams.flat_tracker import FlatFrontierCoder
-from penstock.io.change_streams.snapshots.progress import SnapshotProgress
-from penstock.io.postgres.log_reader import NO_SNAPSHOTS, InitialSnapshot, LogPosition
+from penstock.io.change_streams.incremental.progress import SnapshotProgress
+from penstock.io.postgres.reader import NO_SNAPSHOTS, Position, ReadView
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction, Row, Table
 from penstock.io.postgres.source import ChangeStream
 
@@ -123,27 +123,27 @@ class ChangeStreamCoder(shared.ChangeStreamCoder):
 class LogFrontierCoder(FlatFrontierCoder):
     """Encodes the frontier of a log reader: ``{"end", "positions": {name of the slot: [at, watermark]}, "v":1}``.
 
-    `at` is [lsn, claimed, system, previous_end, snapshots, recent, prepared, initial, published]; see `LogPosition`.
+    `at` is [lsn, claimed, system, previous_end, snapshots, recent, prepared, initial, published]; see `Position`.
     `initial` is a list or null. `snapshots` is the document of a `SnapshotProgress`, and null if there is none.
     `published` is missing in older checkpoints.
     """
 
     def document(self, frontier: FlatFrontier) -> dict[str, Any]:
         positions = {
-            name: [_position_document(LogPosition(*position.at)), position.watermark]
+            name: [_position_document(Position(*position.position)), position.watermark]
             for name, position in frontier.positions.items()
         }
         return {"end": frontier.end, "positions": positions}
 
     def frontier(self, document: dict[str, Any]) -> FlatFrontier:
         positions = {
-            name: Position(_position(at), watermark)
+            name: FlatPosition(_position(at), watermark)
             for name, (at, watermark) in document["positions"].items()
         }
         return FlatFrontier(positions, document["end"])
 
 
-def _position_document(position: LogPosition) -> list[Any]:
+def _position_document(position: Position) -> list[Any]:
     snapshots = None if position.snapshots == NO_SNAPSHOTS else position.snapshots.document()
     initial = None if position.initial is None else list(position.initial)
     return [*position[:4], snapshots, list(position.recent), position.prepared, initial, position.published]
@@ -153,7 +153,7 @@ def _position(document: list[Any]) -> list[Any]:
     lsn, claimed, system, previous_end, snapshots, recent, prepared, initial, *published = document
     progress = NO_SNAPSHOTS if snapshots is None else SnapshotProgress.from_document(snapshots)
     return list(
-        LogPosition(
+        Position(
             lsn,
             claimed,
             system,
@@ -161,7 +161,7 @@ def _position(document: list[Any]) -> list[Any]:
             progress,
             tuple(recent),
             prepared,
-            None if initial is None else InitialSnapshot(*initial),
+            None if initial is None else ReadView(*initial),
             *published,
         )
     )

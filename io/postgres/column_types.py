@@ -126,7 +126,7 @@ def column_type(oid: int, modifier: int = -1, catalog: TypeCatalog | None = None
         return _array_type(column_type(entry.element_oid, modifier, catalog))
     name = entry.name if entry.schema in ("public", "pg_catalog") else f"{entry.schema}.{entry.name}"
     if entry.category == "d":
-        # A domain's values are those of its base type; its own modifier stands in the catalogue.
+        # A domain has the values of its base type; its own modifier stands in the catalogue.
         base = column_type(entry.base_oid, entry.base_modifier, catalog)
         return msgspec.structs.replace(base, name=name)
     kind = Kind.ENUM if entry.category == "e" else Kind.STRING if entry.name == "citext" else Kind.OTHER

@@ -16,8 +16,8 @@ from penstock.io.change_streams.backoff import Backoff
 from penstock.io.postgres.binary_values import TextRows
 from penstock.io.postgres.client import LOCK_TIMEOUT_MS, Client, LogStream, Now
 from penstock.io.postgres.log_decoder import LogDecoder, UnknownPrepared
-from penstock.io.postgres.log_reader import CaughtUp, Log, LogPosition
 from penstock.io.postgres.preflight import SLOT, Slot, check_slot, renewed_slot
+from penstock.io.postgres.reader import Call, CaughtUp, Position
 from penstock.io.postgres.record import format_lsn
 from penstock.io.postgres.schema_watch import NEWEST, PUBLISHED, Published
 from penstock.io.postgres.source import ChangeStream, Connection
@@ -25,7 +25,7 @@ from penstock.io.postgres.transactions import Step, TransactionReader
 
 _TICK_SECONDS = 0.05
 """How long a read waits for the first message, so that the thread notices a stop."""
-_PULL_AT_LEAST = 20_000
+_MIN_PULLED = 20_000
 """Changes of one pull. Each pull decodes the log from the confirmed position again, so small pulls cost more."""
 
 _MESSAGES = 256
@@ -48,7 +48,7 @@ class Server:
         self.backoff = backoff
 
     @contextmanager
-    def open(self, position: LogPosition, watermark: int) -> Iterator[Log]:
+    def open(self, position: Position, watermark: int) -> Iterator[Call]:
         """Open the log at a position.
 
         Raises:
@@ -72,13 +72,13 @@ class Server:
                         self._stream, self._connection, application=self._connection.reader_name
                     ) as copying:
                         client.take_slot()
-                        yield PulledLog(client, copying, decoder, slot.two_phase, self._heartbeat_seconds)
+                        yield PulledCall(client, copying, decoder, slot.two_phase, self._heartbeat_seconds)
                     return
                 client.take_slot()
                 # Not from the position: the server sends a prepared transaction only to a reader that starts before it.
                 stream = client.open_stream(position.safe_lsn, two_phase=slot.two_phase)
                 try:
-                    yield StreamedLog(client, stream, decoder, self._heartbeat_seconds)
+                    yield StreamedCall(client, stream, decoder, self._heartbeat_seconds)
                 finally:
                     stream.close()
 
@@ -93,7 +93,7 @@ class Server:
                 newest, client.rows(PUBLISHED, {"publications": list(self._stream.publications)})
             )
 
-    def renew(self, position: LogPosition) -> LogPosition:
+    def renew(self, position: Position) -> Position:
         """Return the position of the slot as it is now; a slot that cannot be read any more is created again.
 
         Raises:
@@ -102,10 +102,10 @@ class Server:
         """
         with Client(self._stream, self._connection) as client:
             slot = renewed_slot(self._stream, client.rows)
-        return LogPosition(slot.confirmed_lsn, 0, slot.system)
+        return Position(slot.confirmed_lsn, 0, slot.system)
 
 
-def _check_position(stream: ChangeStream, client: Client, position: LogPosition) -> Slot:
+def _check_position(stream: ChangeStream, client: Client, position: Position) -> Slot:
     slot = check_slot(stream, client.rows(SLOT, (stream.slot,)))
     if slot.system != position.system:
         raise PositionLostError(
@@ -138,7 +138,7 @@ class ServerClock:
         return time.monotonic_ns() + self._lead
 
 
-class StreamedLog:
+class StreamedCall:
     """The log over the streaming replication protocol."""
 
     def __init__(
@@ -164,7 +164,7 @@ class StreamedLog:
         return self._clock.time()
 
     def read(self, most: int) -> Sequence[Item]:
-        """Return what has arrived; see `log_reader.Log`."""
+        """Return what has arrived; see `reader.Call`."""
         items = _until_pause(self._items, most)
         self._heartbeat(items)
         return items
@@ -214,7 +214,7 @@ def _until_pause(items: Iterator[Item | None], most: int) -> list[Item]:
     return taken
 
 
-class PulledLog:
+class PulledCall:
     """The log by repeated queries, each from the confirmed position of the slot to the end of the log."""
 
     def __init__(
@@ -238,11 +238,11 @@ class PulledLog:
         self._acknowledged = max(self._acknowledged, lsn)
 
     def read(self, most: int) -> Sequence[Item]:
-        """Return what has arrived; see `log_reader.Log`."""
+        """Return what has arrived; see `reader.Call`."""
         return _until_pause(self._items, most)
 
     def _pull_all(self) -> Iterator[Item | None]:
-        most, end, advanced, prepared = _PULL_AT_LEAST, -1, 0, 0
+        most, end, advanced, prepared = _MIN_PULLED, -1, 0, 0
         while True:
             now = self._client.now()
             self._clock.heard(now.timestamp)
@@ -264,9 +264,9 @@ class PulledLog:
                     for step in self._decoder.read(lsn, payload):
                         yield step, self._decoder.message_bytes
             if count < most:
-                end, most, prepared = now.lsn, _PULL_AT_LEAST, self._decoder.oldest_prepared
+                end, most, prepared = now.lsn, _MIN_PULLED, self._decoder.oldest_prepared
                 yield CaughtUp(now.lsn, now.timestamp, prepared), 0
             else:
                 # The next pull starts where the slot is confirmed, which may be here still: it must reach beyond.
-                most = count + _PULL_AT_LEAST
+                most = count + _MIN_PULLED
             yield None

@@ -30,7 +30,7 @@ def classify_error(sqlstate: str, message: str, stream: str) -> Exception:
 
     `stream` is the reader's own name of what it reads, for the message.
 
-    Source: PostgreSQL documentation, "PostgreSQL Error Codes"; the texts are those of versions 14 to 18.
+    Source: PostgreSQL documentation, "PostgreSQL Error Codes"; the texts come from versions 14 to 18.
     """
     said = first_line(message)
     if sqlstate in _RETRYABLE or sqlstate[:2] in _RETRYABLE_CLASSES:

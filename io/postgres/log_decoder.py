@@ -59,7 +59,7 @@ class LogDecoder:
         self._streamed: dict[int, Spool] = {}
         self._prepared: dict[tuple[int, str], _Prepared] = {}
         self.message_bytes = 0
-        """Size of the message that the last step came from: in a spool, that of a change and not of the commit."""
+        """Size of the message that the last step came from: in a spool, the change's message and not the commit's."""
         self._spool: Spool | None = None
         """Where the messages go at the moment; None: they belong to a committed transaction."""
 
@@ -173,7 +173,7 @@ class LogDecoder:
     def _committed(
         self, xid: int, spool: Spool, commit: log.Commit, prepared: _Prepared | None = None
     ) -> Iterator[Step]:
-        """Yield the steps of a spooled transaction as those of a transaction that was sent after its commit."""
+        """Yield the steps of a spooled transaction, as if it had been sent after its commit."""
         reader = self._reader
         reader.read(commit.lsn, log.Begin(commit.lsn, commit.commit_us, xid))
         # The rows belong to the tables as they were described then. Another transaction, which was committed earlier,
@@ -183,7 +183,7 @@ class LogDecoder:
         for lsn, payload in spool.messages():
             kind = payload[0]
             if kind in _DESCRIBES:
-                # Also those of a savepoint that was rolled back: the server does not repeat them either.
+                # Also changes after a savepoint that was rolled back: the server does not repeat them either.
                 if kind == _RELATION:
                     oid, table = next(described)
                     reader.tables[oid] = table

@@ -111,7 +111,7 @@ class Update(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class Delete(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """`old_is_full`: the old row has every column (replica identity FULL), not only those of the identity."""
+    """`old_is_full`: the old row has every column (replica identity FULL), not only the columns of the identity."""
 
     relation_oid: int
     old: Row

@@ -1,4 +1,4 @@
-"""Readers of slots between bundles: each is lent to one bundle after another while these continue at its position.
+"""Readers of slots between bundles: each is parked, and resumed by the next bundle if that continues at its position.
 
 A server lets one reader use a slot. A parked reader therefore gives the slot up when `idle_stream_seconds` have passed,
 and at once when a bundle begins at another position. A bundle in another worker does not wait for that: it ends the
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock.io.change_streams.flat import FlatFrontier
 from penstock.io.change_streams.prefetch import ReadAhead, Traffic
 from penstock.io.change_streams.settings import Limits
-from penstock.io.postgres.log_reader import Batch, LogPosition, LogReader
+from penstock.io.postgres.reader import Batch, Position, StreamReader
 
 _CONNECTING_SECONDS = 5.0
 """How long a split waits for a new connection."""
@@ -26,13 +26,13 @@ _DECODING_SECONDS = 600.0
 A new connection gets the transaction that it begins in from its first record again. The server needs seconds for a
 million rows and minutes for a hundred million."""
 
-MakeReader = Callable[[str, LogPosition, int], LogReader]
+MakeReader = Callable[[str, Position, int], StreamReader]
 """Makes the reader of a slot at a position with a watermark."""
 
 
 class _Parked(NamedTuple):
-    reader: LogReader
-    janitor: threading.Timer
+    reader: StreamReader
+    expiry: threading.Timer
 
 
 class StreamPool:
@@ -46,8 +46,8 @@ class StreamPool:
         self._parked: dict[str, _Parked] = {}
 
     @contextmanager
-    def checkout(self, frontier: FlatFrontier) -> Iterator[Prefetcher]:
-        """Lend a prefetcher. After an error its readers are stopped, otherwise they are parked."""
+    def prefetching(self, frontier: FlatFrontier) -> Iterator[Prefetcher]:
+        """Yield a prefetcher. After an error its readers are stopped, otherwise they are parked."""
         prefetcher = Prefetcher(self)
         try:
             yield prefetcher
@@ -57,22 +57,24 @@ class StreamPool:
         else:
             prefetcher.close(keep=True)
 
-    def borrow(self, slot: str, position: LogPosition, watermark: int) -> LogReader:
+    def resume(self, slot: str, position: Position, watermark: int) -> StreamReader:
         """Return the parked reader of a slot if it stands at this position, else a new one.
 
         A position that a bundle begins at is in the checkpoint, so the server need not keep the log before it. A
         repeated epoch begins at an older one, which acknowledges nothing.
         """
-        reader = self._unpark(slot)
-        if reader is not None and not (reader.unpark() and reader.position == position):
+        reader = self._take_parked(slot)
+        # Asked in this order: a parked reader whose connection was lost has ended, whatever its position is.
+        if reader is not None and not (reader.resume() and reader.position == position):
             reader.stop()
             reader = None
         if reader is None:
             reader = self._make(slot, position, watermark)
+        # Only a position that a bundle begins at: what a bundle has claimed may still be repeated.
         reader.acknowledge(position.safe_lsn)
         return reader
 
-    def give_back(self, reader: LogReader) -> None:
+    def park(self, reader: StreamReader) -> None:
         """Park the reader for the next bundle.
 
         A reader whose end was claimed is stopped. If that bundle is lost, the next one begins at the same position and
@@ -81,30 +83,31 @@ class StreamPool:
         if self._idle_seconds <= 0 or reader.is_exhausted:
             reader.stop()
             return
+        # Before the timer: it may fire at once.
         reader.park()
-        janitor = threading.Timer(self._idle_seconds, self._expire, (reader,))
-        janitor.daemon = True
+        expiry = threading.Timer(self._idle_seconds, self._expire, (reader,))
+        expiry.daemon = True
         with self._lock:
             before = self._parked.get(reader.slot)
-            self._parked[reader.slot] = _Parked(reader, janitor)
-            janitor.start()
+            self._parked[reader.slot] = _Parked(reader, expiry)
+            expiry.start()
         # Outside of the lock, because `stop` waits for the end of the reader's thread.
         if before is not None:
-            before.janitor.cancel()
+            before.expiry.cancel()
             before.reader.stop()
 
-    def _unpark(self, slot: str) -> LogReader | None:
+    def _take_parked(self, slot: str) -> StreamReader | None:
         with self._lock:
             parked = self._parked.pop(slot, None)
         if parked is None:
             return None
-        parked.janitor.cancel()
+        parked.expiry.cancel()
         return parked.reader
 
-    def _expire(self, reader: LogReader) -> None:
+    def _expire(self, reader: StreamReader) -> None:
         with self._lock:
             parked = self._parked.get(reader.slot)
-            # A bundle may have borrowed the reader in the moment in which the timer fired.
+            # A bundle may have resumed the reader at the moment at which the timer fired.
             if parked is None or parked.reader is not reader:
                 return
             del self._parked[reader.slot]
@@ -112,21 +115,21 @@ class StreamPool:
 
 
 class Prefetcher:
-    """The readers that one `process` call has borrowed: one for each slot of its frontier."""
+    """The readers of one `process` call: one for each slot of its frontier."""
 
     def __init__(self, pool: StreamPool) -> None:
         self._pool = pool
-        self._readers: dict[str, LogReader] = {}
-        self._in_hand: tuple[LogReader, Batch] | None = None
+        self._readers: dict[str, StreamReader] = {}
+        self._in_hand: tuple[StreamReader, Batch] | None = None
         self._began = time.monotonic()
 
     def serve(self, frontier: FlatFrontier) -> None:
         """Read the slots that are not read to their end."""
         self._settle()
-        for slot, opening in frontier.positions.items():
+        for slot, flat in frontier.positions.items():
             if slot not in self._readers:
-                position = LogPosition(*opening.at)
-                self._readers[slot] = self._pool.borrow(slot, position, opening.watermark)
+                position = Position(*flat.position)
+                self._readers[slot] = self._pool.resume(slot, position, flat.watermark)
 
     def take(self, timeout: float) -> Batch | None:
         """Return a batch, or None after `timeout` seconds; see `change_streams.prefetch`.
@@ -154,15 +157,10 @@ class Prefetcher:
 
     @property
     def first_record_pending(self) -> bool:
-        """Whether a split now would repeat more of the log than this bundle has read.
+        """Whether a split now would repeat more of the log than this bundle has read; see `reopen_cost`."""
+        return any(reader.holds_connection for reader in self._awaited())
 
-        See `LogReader.unpaid` and `LogReader.is_repaying`.
-        """
-        return any(
-            reader.unpaid or not reader.has_answered or reader.is_repaying for reader in self._awaited()
-        )
-
-    def _awaited(self) -> list[LogReader]:
+    def _awaited(self) -> list[StreamReader]:
         """Return the readers for which a split may wait: those that try to connect only for a short time."""
         age = time.monotonic() - self._began
         if age >= _DECODING_SECONDS:
@@ -187,7 +185,7 @@ class Prefetcher:
         readers, self._readers = self._readers, {}
         for reader in readers.values():
             if keep:
-                self._pool.give_back(reader)
+                self._pool.park(reader)
             else:
                 reader.stop()
 

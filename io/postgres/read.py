@@ -9,9 +9,9 @@
   are not emitted again. Changes that a lost bundle had emitted are emitted again.
 - **Watermark**: the commit timestamps of the log, and the server's clock when everything that was committed before it
   has been read; so it advances while nothing changes.
-- **Snapshots**: rows of tables are records of the kind READ. Those of an initial snapshot come before all changes,
-  those that a signal requests between them. No row follows a change of its key that it does not contain.
-  docs/snapshots.md has the rest.
+- **Snapshots**: rows of tables are records of the kind READ. Rows of an initial snapshot come before all changes, rows
+  that a signal requests between them. No row follows a change of its key that it does not contain. docs/snapshots.md
+  has the rest.
 - **Several slots** are partitions of one read: each has its own order, position and acknowledgement, and the watermark
   is the lowest one.
 - **DDL** is not in the log. The published tables are compared with the last known ones when a reader starts and every
@@ -28,7 +28,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -44,17 +43,22 @@ from penstock.errors import (
 from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.change_streams.flat import FlatFrontier, Position
+from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
 from penstock.io.change_streams.flat_tracker import FlatTracker
+from penstock.io.change_streams.incremental.channels import check_folder
+from penstock.io.change_streams.incremental.options import (
+    NEVER,
+    WHEN_NEEDED,
+    SnapshotOptions,
+    initial_request,
+)
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.settings import Limits
-from penstock.io.change_streams.snapshots.channels import check_folder
-from penstock.io.change_streams.snapshots.options import NEVER, WHEN_NEEDED, SnapshotOptions, initial_request
 from penstock.io.postgres import coder
-from penstock.io.postgres.log_reader import NO_SNAPSHOTS, LogPosition, LogReader
 from penstock.io.postgres.metrics import PostgresMetrics
+from penstock.io.postgres.options import PostgresStreamOptions
 from penstock.io.postgres.prefetch import StreamPool
 from penstock.io.postgres.preflight import (
     IDENTITIES,
@@ -67,19 +71,18 @@ from penstock.io.postgres.preflight import (
     source_tables,
     unmatched_tables,
 )
+from penstock.io.postgres.reader import NO_SNAPSHOTS, Position, StreamReader
 from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.schema_watch import SchemaWatch, repair_of
 from penstock.io.postgres.setup_warnings import start_warnings_of, warnings_of
 from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
 from penstock.tables import SourceTable, Unmatched, matches_table
-from penstock.timestamps import Timelike
 
 if TYPE_CHECKING:
     from penstock.io.postgres.client import Client
     from penstock.io.postgres.connection import Server
 
 _BACKOFFS: ProcessLocal[Backoff] = ProcessLocal()
-_NO_SLOTS: Mapping[str, str] = MappingProxyType({})
 Slots = Mapping[str, Slot]
 """Each slot by its name."""
 
@@ -108,7 +111,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
         return _Asking(Client(stream, self._settings.connection), _backoff(stream))
 
     def open_pool(self, stream: ChangeStream) -> StreamPool:
-        from penstock.io.postgres.snapshots.setup import merge_maker
+        from penstock.io.postgres.incremental.setup import merge_maker
 
         settings, limits = self._settings, self._settings.limits
         self._client(stream)  # compares the stream with the program's
@@ -121,9 +124,9 @@ class ReadPostgresFn(ReadChangeStreamFn):
             for slot, shard in shards.items()
         }
 
-        def make(slot: str, position: LogPosition, watermark: int) -> LogReader:
+        def make(slot: str, position: Position, watermark: int) -> StreamReader:
             make_merge = merge_maker(shards[slot], settings, _backoff(stream))
-            return LogReader(
+            return StreamReader(
                 servers[slot],
                 slot,
                 position,
@@ -205,10 +208,10 @@ class ReadPostgresFn(ReadChangeStreamFn):
         """Return each slot at its confirmed position."""
         positions = {}
         for name, slot in said.items():
-            position = LogPosition(slot.confirmed_lsn, 0, slot.system)
+            position = Position(slot.confirmed_lsn, 0, slot.system)
             if self._settings.snapshots.snapshot != NEVER:
                 position = position._replace(snapshots=NO_SNAPSHOTS.with_initial(initial_request()))
-            positions[name] = Position(list(position), stream.start)
+            positions[name] = FlatPosition(list(position), stream.start)
         return FlatFrontier(positions, stream.end)
 
     def check_start(self, stream: ChangeStream) -> None:
@@ -254,7 +257,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
             client.close()
 
 
-def _has_snapshots(settings: PostgresSettings, position: LogPosition) -> bool:
+def _has_snapshots(settings: PostgresSettings, position: Position) -> bool:
     """Whether a snapshot can begin, or is not finished."""
     options = settings.snapshots
     wanted = options.takes_signals or options.snapshot != NEVER
@@ -269,50 +272,11 @@ class ReadPostgresUnboundedFn(Unbounded, ReadPostgresFn):
     """The same for a stream without end."""
 
 
-class ReadFromPostgresChangeStream(ReadFromChangeStream):
+class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
     """Read the changes of a publication from PostgreSQL's write-ahead log, through a replication slot.
 
     For PostgreSQL 14 and later with ``wal_level = logical``. The docstring of this module says what is promised about
     order, repeats and the watermark. Nothing is written to the database, except the slot if `create_slot` is set.
-
-    Args:
-        dsn: a connection string of libpq, also a URI. The role needs REPLICATION and SELECT on the published tables. A
-            password may be part of it; it is never shown. PGPASSWORD and ~/.pgpass of the workers are used too.
-        publication: the name of the publication, or of several ones separated by commas.
-        slot: the name of a logical replication slot with the plugin pgoutput, which no other reader uses.
-        further_slots: more slots of the same database, each with its publication: ``{"penstock_2": "shop_orders"}``.
-            They are read in parallel, each as one partition, and the watermark is the lowest one. Changes of two slots
-            have no common order. A table belongs to one slot, unless row filters divide its rows.
-        create_slot: create the slot if it does not exist, when a pipeline starts without a checkpoint. The read then
-            begins at that moment. `check()` does not create it.
-        start: drop changes that were committed before; None: none. A slot cannot be moved back.
-        end: the last event timestamp to read, inclusive. None means without end.
-        tables: names or globs such as ``public.orders`` or ``sales.*``; a name without a schema is the table in every
-            schema. Changes of other tables are dropped, and move the position and the watermark all the same. None
-            given: all tables of the publication.
-        protocol: ``stream`` holds a connection of the replication protocol and has the lower latency. ``pull`` uses
-            ordinary queries only, for connection poolers.
-        streaming: ``on`` lets the server send a large transaction while it still runs. The worker keeps it in a
-            temporary file until it is committed, and the server does not write it to its own disk. ``parallel`` does
-            the same with version 4 of the protocol (PostgreSQL 16). ``off``: the server sends it after its commit.
-        binary: whether the server sends values in binary form; bytea columns then need half of the network traffic.
-        heartbeat_seconds: how often an idle reader asks for the end of the log; 0.05 to 60.
-        unavailable_seconds: how long the server may fail to answer before the pipeline fails.
-        buffer_bytes: how much the reader may read ahead of the pipeline, counted as messages of the server.
-        idle_stream_seconds: how long the connection waits for the next bundle that continues at its position. The slot
-            is free for another worker after it.
-        snapshot: ``never``: changes only. ``initial``: all rows first, when a pipeline starts without a checkpoint.
-            ``when_needed``: also when the server no longer has the changes after the checkpoint. docs/snapshots.md says
-            what is promised.
-        signal_table: a table with the text columns id, type and data. Rows that are inserted there request snapshots,
-            in Debezium's layout. They are read from the log if the table is in the publication. Otherwise the table is
-            polled.
-        signal_file: a file of JSON lines with the same fields, which all workers can read.
-        signal_folder: a folder of such files, one for each signal; `penstock snapshot` writes there.
-        signal_kafka: options of a Kafka consumer, with the topic as ``topic`` and, optionally, the key of messages that
-            are meant for this pipeline as ``key``.
-        chunk_rows: how many rows of a table are read at once, unless a signal says it.
-        parallel_tables: how many tables are read at once.
 
     Raises:
         UsageError: an argument is missing, malformed or out of range, or psycopg is not installed. Whether slot and
@@ -322,94 +286,55 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
     bounded_fn = ReadPostgresFn
     unbounded_fn = ReadPostgresUnboundedFn
     record_type = LogRecord
+    _settings: PostgresSettings
 
-    def __init__(
-        self,
-        *,
-        dsn: str,
-        publication: str,
-        slot: str,
-        further_slots: Mapping[str, str] = _NO_SLOTS,
-        create_slot: bool = False,
-        start: Timelike | None = None,
-        end: Timelike | None = None,
-        tables: Sequence[str] = (),
-        protocol: str = "stream",
-        streaming: str = "off",
-        binary: bool = False,
-        heartbeat_seconds: float = 1.0,
-        unavailable_seconds: float = 60.0,
-        buffer_bytes: int = 32 << 20,
-        idle_stream_seconds: float = 3.0,
-        snapshot: str = NEVER,
-        signal_table: str | None = None,
-        signal_file: str | None = None,
-        signal_folder: str | None = None,
-        signal_kafka: Mapping[str, str] | None = None,
-        chunk_rows: int = 10_240,
-        parallel_tables: int = 2,
-    ) -> None:
-        first, last = period(0 if start is None else start, end, ahead_seconds=600)
+    def __post_init__(self) -> None:
         stream = ChangeStream(
-            _database(named("dsn", dsn)),
-            named("publication", publication),
-            _slot(named("slot", slot)),
-            first,
-            last,
-            _further(slot, publication, further_slots),
+            _database(named("dsn", self.dsn)),
+            named("publication", self.publication),
+            _slot(named("slot", self.slot)),
+            *period(0 if self.start is None else self.start, self.end, ahead_seconds=600),
+            _further(self.slot, self.publication, self.further_slots),
         )
-        if stream.further and (signal_table or signal_file or signal_folder or signal_kafka):
+        self._check(stream)
+        connection: Any = Connection(
+            dsn=self.dsn,
+            protocol=self.protocol,  # type: ignore[arg-type]
+            streaming=self.streaming,  # type: ignore[arg-type]
+            binary=self.binary,
+            create_slot=self.create_slot,
+            reader_name=f"penstock-{uuid4().hex[:12]}",
+        )
+        settings = PostgresSettings(
+            connection=connection,
+            limits=Limits.checked(self, max_concurrent_partitions=len(stream.shards)),
+            heartbeat_ms=round(1000 * in_range("heartbeat_seconds", self.heartbeat_seconds, 0.05, 60)),
+            identity=stream.identity,
+            end=stream.end,
+            tables=tuple(self.tables) or EVERY_TABLE,
+            snapshots=SnapshotOptions.checked(self, self.snapshot),
+        )
+        ReadFromChangeStream.__init__(self, stream, settings)
+
+    def _check(self, stream: ChangeStream) -> None:
+        signals = self.signal_table or self.signal_file or self.signal_folder or self.signal_kafka
+        if stream.further and signals:
             raise UsageError(
                 "signals request snapshots of one slot: with further_slots, leave out signal_table, signal_file, "
                 "signal_folder and signal_kafka, or read each slot with its own transform"
             )
-        if protocol not in ("stream", "pull"):
-            raise UsageError(f"protocol must be stream or pull, not {protocol!r}")
-        if streaming not in ("off", "on", "parallel"):
-            raise UsageError(f"streaming must be off, on or parallel, not {streaming!r}")
-        if streaming != "off" and protocol == "pull":
+        if self.protocol not in ("stream", "pull"):
+            raise UsageError(f"protocol must be stream or pull, not {self.protocol!r}")
+        if self.streaming not in ("off", "on", "parallel"):
+            raise UsageError(f"streaming must be off, on or parallel, not {self.streaming!r}")
+        if self.streaming != "off" and self.protocol == "pull":
             raise UsageError(
                 "streaming needs protocol=stream: a pull ends with a whole transaction, so set streaming=off"
             )
-        name = f"penstock-{uuid4().hex[:12]}"
-        connection: Any = Connection(
-            dsn=dsn,
-            protocol=protocol,  # type: ignore[arg-type]
-            streaming=streaming,  # type: ignore[arg-type]
-            binary=binary,
-            create_slot=create_slot,
-            reader_name=name,
-        )
-        limits = Limits.checked(
-            unavailable_seconds=unavailable_seconds,
-            max_concurrent_partitions=len(stream.shards),
-            buffer_bytes=buffer_bytes,
-            idle_stream_seconds=idle_stream_seconds,
-        )
-        heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 0.05, 60))
-        patterns = tuple(tables) or EVERY_TABLE
-        if signal_table and "." not in signal_table:
-            raise UsageError(f"signal_table: {signal_table!r} has no schema; write public.{signal_table}")
-        snapshots = SnapshotOptions.checked(
-            snapshot=snapshot,
-            signal_table=signal_table,
-            signal_file=signal_file,
-            signal_folder=signal_folder,
-            signal_kafka=signal_kafka,
-            chunk_size=chunk_rows,
-            parallel_tables=parallel_tables,
-        )
-        settings = PostgresSettings(
-            connection,
-            heartbeat_ms,
-            limits,
-            stream.identity,
-            stream.end,
-            tables=patterns,
-            snapshots=snapshots,
-        )
-        super().__init__(stream, settings)
-        self._tables = patterns
+        if self.signal_table and "." not in self.signal_table:
+            raise UsageError(
+                f"signal_table: {self.signal_table!r} has no schema; write public.{self.signal_table}"
+            )
 
     @property
     def reads_snapshots(self) -> bool:
@@ -420,7 +345,7 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
     def for_preview(self) -> Self:
         """Return a copy that leaves no trace: the slot must exist and does not move; see the base class."""
         changed = super().for_preview()
-        # A variable without a type: the class of settings is that of all sources, whose connection is another one.
+        # A variable without a type: `Settings` is shared by all sources, and declares another type of connection.
         held: Any = changed._settings
         connection = replace(held.connection, create_slot=False, preview=True)
         changed._settings = replace(held, connection=connection)
@@ -457,7 +382,7 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             UnavailableError: it did not answer for `unavailable_seconds`.
         """
         tables: list[SourceTable] = self._asked(lambda client: source_tables(self._stream, client.rows))
-        return [table for table in tables if matches_table(self._tables, table.schema, table.name)]
+        return [table for table in tables if matches_table(self._settings.tables, table.schema, table.name)]
 
     def capture_type(self) -> str:
         """Return FULL if every published table has the replica identity FULL, else DEFAULT. It asks the server.

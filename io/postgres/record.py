@@ -87,8 +87,9 @@ class LogTransaction(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class LogRecord(msgspec.Struct, frozen=True, gc=False):
     """One change.
 
-    - `event_timestamp`: nanoseconds. The commit timestamp, or that of an earlier transaction if it is later: the server
-      takes the timestamp of a commit a moment before its place in the log, so timestamps of neighbours may be swapped.
+    - `event_timestamp`: nanoseconds. The commit timestamp of this transaction, or of an earlier one if that is later:
+      the server takes the timestamp of a commit a moment before its position in the log, so timestamps of neighbours
+      may be swapped.
     - `transaction`: None for a READ, and for a message that was written outside of its transaction.
     - `sequence`: the place in the transaction, from 1; `last`: no record of the transaction follows.
     - `lsn`: the position of the change. Several rows may have one (COPY).

@@ -2,8 +2,8 @@
 
 The log has no record of DDL, and none of the values that DDL gives to rows that exist. So the reader asks the catalogue
 when it starts and every minute, and compares the answer with the one before, which is in the checkpoint. A column is
-known by its number, which a rename keeps. The catalogue describes the tables as they are now, which may be later than
-what was read of the log.
+known by its number, which a rename keeps. The catalogue describes the tables as they are now, and the reader may have
+read less of the log.
 
 State: the names of the published tables and their columns, compressed, in the reader's position.
 """
@@ -18,7 +18,7 @@ from zlib import compress, decompress
 
 import msgspec
 
-from penstock.io.change_streams.snapshots.options import SnapshotOptions
+from penstock.io.change_streams.incremental.options import SnapshotOptions
 from penstock.tables import matches_table
 
 LOOK_SECONDS = 60.0

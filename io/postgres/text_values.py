@@ -1,9 +1,9 @@
 """Converts the text form of a PostgreSQL value to the Python value of its logical type. Pure; in the hot path.
 
-The forms are those of a session with ``DateStyle = ISO``, ``IntervalStyle = iso_8601``, ``bytea_output = hex``,
+The forms come from a session with ``DateStyle = ISO``, ``IntervalStyle = iso_8601``, ``bytea_output = hex``,
 ``TimeZone = UTC`` and UTF-8 as the client encoding (`SESSION_SETTINGS`). A time zone in a text is read all the same.
 
-Python values are those of `penstock.event.column_types`. Infinite dates, timestamps and intervals are the floats `inf`
+`penstock.event.column_types` defines the Python values. Infinite dates, timestamps and intervals are the floats `inf`
 and `-inf`.
 
 Source: PostgreSQL documentation, "Data Types" (output of each type) and "Array Input and Output Syntax".
@@ -154,7 +154,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 def array(element: Convert, delimiter: str = ",") -> Convert:
     """Return the reader of arrays of `element`. Dimensions are nested lists; lower bounds are dropped.
 
-    `delimiter` is that of the element type: ";" for box, "," for every other type.
+    `delimiter` depends on the element type: ";" for box, "," for every other type.
     """
     item = _ITEM[delimiter]
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.lazy import load
 
 if TYPE_CHECKING:
-    from penstock.io.pubsub.sender import PubSubTargetError
+    from penstock.io.pubsub.errors import PubSubTargetError
     from penstock.io.pubsub.write import WriteToPubSub
 
 __all__ = ["PubSubTargetError", "WriteToPubSub"]
 
-_HOMES = {"PubSubTargetError": "sender", "WriteToPubSub": "write"}
+_HOMES = {"PubSubTargetError": "errors", "WriteToPubSub": "write"}
 
 
 def __getattr__(name: str) -> Any:

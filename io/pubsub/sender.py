@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
@@ -16,18 +16,16 @@ from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError
 from google.cloud.pubsub_v1.types import PublisherOptions
 
 from penstock.errors import ServiceError
-from penstock.io.pubsub.messages import Message, messages_of
+from penstock.io.pubsub.errors import classify_error
+from penstock.io.pubsub.target import PubSubTarget
+from penstock.io.pubsub.values import Message, messages_of
 from penstock.io.staging.delivery import (
     Delivery,
     EventBatch,
     Refusal,
     RefusalError,
     Sent,
-    TargetUnavailableError,
 )
-
-if TYPE_CHECKING:
-    from penstock.io.pubsub.target import PubSubTarget
 
 _PARTLY_PUBLISHED = (
     "Other messages of its batch may be published already, and the next try publishes them again, with the same "
@@ -35,12 +33,6 @@ _PARTLY_PUBLISHED = (
 )
 _ANSWER_SECONDS = 60.0
 """How long to wait for the answer to one request."""
-
-
-class PubSubTargetError(ServiceError):
-    """Pub/Sub refuses the sink's requests. The message names the fix."""
-
-    retryable = False
 
 
 class PubSubSender:
@@ -127,16 +119,13 @@ class PubSubSender:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except exceptions.NotFound as error:
-            raise PubSubTargetError(
-                f"{self._target.name} does not exist: create it, or pass create_topics=True"
-            ) from error
-        except (exceptions.PermissionDenied, exceptions.Unauthenticated, GoogleAuthError) as error:
-            raise PubSubTargetError(
-                f"{self._target.name}: the credentials may not publish. They need roles/pubsub.publisher, and "
-                "roles/pubsub.viewer for the check before the start"
-            ) from error
-        except exceptions.InvalidArgument as error:
-            raise PubSubTargetError(f"{self._target.name}: {error.message}") from error
-        except (exceptions.GoogleAPICallError, exceptions.RetryError, NoAnswerError) as error:
-            raise TargetUnavailableError(f"{self._target.name}: {type(error).__name__}") from error
+        except GoogleAuthError as error:
+            raise self._classified("UNAUTHENTICATED", error) from error
+        except exceptions.GoogleAPICallError as error:
+            status: Any = error.grpc_status_code
+            raise self._classified(status.name if status else "", error, error.message) from error
+        except (exceptions.RetryError, NoAnswerError) as error:
+            raise self._classified("", error) from error
+
+    def _classified(self, code: str, error: Exception, message: str = "") -> ServiceError:
+        return classify_error(code, type(error).__name__, message, self._target.name)

@@ -7,9 +7,20 @@ from typing import Any
 
 from penstock.io.pubsub.target import PubSubTarget
 from penstock.io.staging.arguments import SOURCE_NAMES, check_placeholders
+from penstock.io.staging.connector import Connector
 from penstock.io.staging.record_format import Format
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
+
+
+def connector_of(target: PubSubTarget) -> Connector:
+    """Return what opens and checks the target."""
+    return Connector(
+        target,
+        sender_name="penstock.io.pubsub.sender:PubSubSender",
+        preview_name="penstock.io.pubsub.preview:written_messages",
+        extra="pubsub",
+    )
 
 
 class WriteToPubSub(SendAfterCommit):
@@ -70,7 +81,7 @@ class WriteToPubSub(SendAfterCommit):
         check_placeholders("topic", topic, SOURCE_NAMES)
         target = PubSubTarget(project, topic, format, ordering, create_topics, endpoint)
         super().__init__(
-            target,
+            connector_of(target),
             shards=shards,
             roll_seconds=roll_seconds,
             staging=staging,

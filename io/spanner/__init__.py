@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from penstock.io.spanner.coder import DataChangeRecordCoder
     from penstock.io.spanner.read import ReadFromSpannerChangeStream
     from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mod, Mods
+    from penstock.io.spanner.sink.write import WriteToSpanner
     from penstock.io.spanner.source import ChangeStream
     from penstock.io.spanner.table import ReadFromSpannerTable
-    from penstock.io.spanner.write import WriteToSpanner
 
 __all__ = [
     "ChangeStream",
@@ -62,7 +62,7 @@ _HOMES = {
     "Mods": "record",
     "ReadFromSpannerChangeStream": "read",
     "ReadFromSpannerTable": "table",
-    "WriteToSpanner": "write",
+    "WriteToSpanner": "sink.write",
 }
 # Records and streams come from `coder`: with the name, their coder is registered.
 

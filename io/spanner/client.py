@@ -43,8 +43,8 @@ _EMULATOR_BEHIND = 500_000_000
 
 Spanner answers a query up to a moment only when no commit before it can still appear. Google's emulator (1.5.28) gives
 no such promise: a query that ends while a transaction is being written was seen to return the records of one table
-without those of the other, and on a busy machine to miss the transaction. The reader would not ask for that time again.
-50 ms were not enough on a machine with six times as many runnable processes as cores.
+without the records of the other, and on a busy machine to miss the transaction. The reader would not ask for that time
+again. 50 ms were not enough on a machine with six times as many runnable processes as cores.
 """
 _CLOCK_SECONDS = 5.0
 """How long the service's time may take to come: the bundle that asks for it waits."""
@@ -123,7 +123,7 @@ class Client:
             f"/google.spanner.v1.Spanner/{method}", request_serializer=request.SerializeToString
         )
 
-    def ask(
+    def open(
         self, query: Query, position: str, seconds: float = 0.0, patience: float = _PATIENCE_SECONDS
     ) -> Call:
         """Start a query that is expected to take `seconds`, and fails `patience` seconds after that.
@@ -151,7 +151,7 @@ class Client:
         """Return the rows of a small query as text, NULL as the empty string. Raises what `Call` raises."""
         values: list[Any] = []
         columns, cut = 1, False
-        for message in map(_PartialResultSet.FromString, self.ask(query, "preflight", patience=patience)):
+        for message in map(_PartialResultSet.FromString, self.open(query, "preflight", patience=patience)):
             if message.HasField("metadata"):
                 columns = len(message.metadata.row_type.fields)
             fresh = list(message.values)
@@ -184,7 +184,7 @@ class Client:
         return self._stream.database_path
 
     def session(self, position: str) -> str:
-        """Return the name of the session, which is created if there is none. Raises what `ask` raises."""
+        """Return the name of the session, which is created if there is none. Raises what `open` raises."""
         with self._lock:
             if self._session is None:
                 self._session = self._new_session(position)

@@ -33,7 +33,7 @@ VERSION = 1
 _HEAD = struct.Struct("<BqIIIBB")
 _LAST, _SYSTEM = 1, 2
 _TEXTS = 7
-"""Number of texts of a record before those of its mods."""
+"""Number of texts of a record before the texts of its mods."""
 
 
 class DataChangeRecordCoder(VersionedCoder):

@@ -62,7 +62,7 @@ _DATA_FIELDS = (
     "is_system_transaction",
 )
 _RECORD_FIELDS = ("data_change_record", "heartbeat_record", "child_partitions_record")
-_MOST_CACHED = 1000
+_MAX_CACHED = 1000
 """Number of entries at which a cache is emptied: far more than a database has tables."""
 
 
@@ -241,8 +241,8 @@ def _damaged(entry: bytes, error: Exception) -> DamagedRecord:
 def _data_records(fields: Any) -> list[Any] | None:
     """Decode data change records from the fields, by kind, of a number of entries.
 
-    None: the entries are not all data change records, or a field is NULL. Then the numbers of fields of each kind are
-    not those of data change records: a heartbeat has one string, and a child partitions record two and one list.
+    None: the entries are not all data change records, or a field is NULL. Then each kind has another number of fields
+    than in data change records: a heartbeat has one string, and a child partitions record two and one list.
     """
     strings, bools, lists = fields.string_value[:], fields.bool_value[:], fields.list_value[:]
     count = len(bools) // _BOOLS
@@ -347,7 +347,7 @@ _known_row_types: dict[bytes, RowType] = {}
 def _columns(value: bytes) -> tuple[ColumnType, ...]:
     columns = _known_columns.get(value)
     if columns is None:
-        if len(_known_columns) >= _MOST_CACHED:
+        if len(_known_columns) >= _MAX_CACHED:
             _known_columns.clear()
         entries = wire.ListValue.FromString(value).values
         columns = _known_columns[value] = tuple([_column(entry.list_value.values) for entry in entries])
@@ -363,7 +363,7 @@ def row_type(metadata: bytes) -> RowType:
     """Return the form of the rows of a query with this encoded ResultSetMetadata.
 
     Raises:
-        DecodeError: it is not that of a change stream: fields are missing, renamed or in another order. Further
+        DecodeError: no change stream has this type: fields are missing, renamed or in another order. Further
             fields at the end are accepted.
     """
     known = _known_row_types.get(metadata)

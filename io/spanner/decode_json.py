@@ -2,8 +2,8 @@
 
 The sides of a mod keep the text that the service sent.
 
-Source: Cloud Spanner documentation, "Change streams partitions, records, and queries" (PostgreSQL tabs); the form of
-timestamps is that of Google's emulator.
+Source: Cloud Spanner documentation, "Change streams partitions, records, and queries" (PostgreSQL tabs); timestamps
+have the form that Google's emulator writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.io.spanner.record import (
 )
 from penstock.timestamps import parse_timestamp
 
-_MOST_CACHED = 1000
+_MAX_CACHED = 1000
 """Number of entries at which the cache is emptied: far more than a database has tables."""
 _ABSENT = msgspec.Raw(b"{}")
 _NULL = b"null"
@@ -131,7 +131,7 @@ def _data_record(encoded: bytes) -> DataChangeRecord | DamagedRecord:
             data.is_system_transaction,
         )
     except ValueError as error:
-        place = _place(encoded)  # without it, the error is that of the row
+        place = _place(encoded)  # without it, the error of the row is raised
         return DamagedRecord(
             _moment(place.commit_timestamp),
             place.record_sequence,
@@ -159,7 +159,7 @@ _known_columns: dict[bytes, tuple[ColumnType, ...]] = {}
 def _columns(encoded: bytes) -> tuple[ColumnType, ...]:
     columns = _known_columns.get(encoded)
     if columns is None:
-        if len(_known_columns) >= _MOST_CACHED:
+        if len(_known_columns) >= _MAX_CACHED:
             _known_columns.clear()
         columns = _known_columns[encoded] = tuple([_column(each) for each in _column_list(encoded)])
     return columns

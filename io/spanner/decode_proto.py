@@ -33,7 +33,7 @@ from penstock.io.spanner.record import (
 )
 from penstock.timestamps import NANOS
 
-_MOST_CACHED = 1000
+_MAX_CACHED = 1000
 """Number of entries at which the cache is emptied: far more than a database has tables."""
 
 _MESSAGES = {
@@ -204,7 +204,7 @@ def _columns(encoded: Sequence[bytes]) -> tuple[tuple[ColumnType, ...], list[byt
     key = tuple(encoded)
     known = _known_columns.get(key)
     if known is None:
-        if len(_known_columns) >= _MOST_CACHED:
+        if len(_known_columns) >= _MAX_CACHED:
             _known_columns.clear()
         columns = tuple([_column(_made["ColumnMetadata"].FromString(each)) for each in key])
         names = [msgspec.json.encode(column.name) + b":" for column in columns]

@@ -33,8 +33,8 @@ Partitions of a **mutable** frontier (partition_mode MUTABLE_KEY_RANGE) live on 
 
 `globally_ordered` frontiers add a last rule, only for the emulator: **a child opens only when no partition has an
 unread change below its start**. The emulator replaces all partitions at one moment and sends every change to one of
-them, which need not descend from the one before (measured: 157 to 320 of some 1,200 changes per run). The service keeps
-a key within its lineage. There the rule would let one slow partition delay all others.
+them, which need not descend from the one before (measured: 157 to 320 of about 1,200 changes per run). The service
+keeps a key within its lineage. There the rule would let one slow partition delay all others.
 
 Growth: one entry per open and per waiting partition, and one run of sequence numbers per transaction at the timestamp
 of a partition's position. A mutable frontier has one more entry for each partition that ended above the watermark.
@@ -409,7 +409,7 @@ def _lowest(entries: Mapping[str, _Entry], time_of: Callable[[_Entry], int]) -> 
 
 
 def abbreviate(key: str) -> str:
-    """Return a short form of a partition's key for messages: tokens are opaque, some 170 characters."""
+    """Return a short form of a partition's key for messages: tokens are opaque, about 170 characters."""
     if is_list_of_placements(key):
         return "the list of placements"
     token = token_of(key)
@@ -439,7 +439,7 @@ def _children(
 
 
 def _continued(known: Waiting | None, again: Waiting) -> Waiting:
-    """Return the entry of the part that has read the partition, or that of either part if none has."""
+    """Return the entry of the part that has read the partition, or either entry if no part has."""
     return again if known is None or again.seen else known
 
 

@@ -1,6 +1,6 @@
-"""Keeps prefetchers between bundles: lends them to one bundle after another, and ends those that no bundle continues.
+"""Parks prefetchers between bundles: one bundle after another resumes them, and those that none continues end.
 
-    with pool.checkout(frontier) as prefetcher: …
+    with pool.prefetching(frontier) as prefetcher: …
 
 A bundle is split every few hundred milliseconds. To end its queries takes as long as they look ahead, the first rows of
 the next bundle take as long again, and rows that were read ahead would be requested twice. So when a bundle ends
@@ -9,7 +9,7 @@ it requests at *exactly* their claimed position. If an epoch was repeated, or an
 position differs, and the partition is queried again.
 
 When a worker is given another part of the stream, another worker reads its old part. So a bundle that can continue no
-parked prefetcher discards all of them.
+parked prefetcher stops all of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StreamPool:
     ) -> None:
         """`make` returns a prefetcher over the shared budget.
 
-        `synchronize_clock` is called before each checkout, and sets the clock that the prefetchers plan by.
+        `synchronize_clock` is called before each bundle, and sets the clock that the prefetchers plan by.
         """
         self._make = make
         self._synchronize_clock = synchronize_clock
@@ -44,10 +44,10 @@ class StreamPool:
         self._parked: list[Prefetcher] = []
 
     @contextmanager
-    def checkout(self, frontier: Frontier) -> Iterator[Prefetcher]:
-        """Lend a prefetcher: the parked one that continues most of the open partitions, or a new one.
+    def prefetching(self, frontier: Frontier) -> Iterator[Prefetcher]:
+        """Yield a prefetcher: the parked one that continues most of the open partitions, or a new one.
 
-        After an error in the `with` it is closed, otherwise parked. A parked one whose thread has failed is lent too,
+        After an error in the `with` it is closed, otherwise parked. One whose thread has failed is resumed too,
         so that the bundle raises the error.
         """
         self._synchronize_clock()
@@ -70,7 +70,8 @@ class StreamPool:
             if best is None or not best.matches(partitions):
                 # Another worker reads the parked partitions now, and two readers would ask for everything twice.
                 for prefetcher in self._parked:
-                    prefetcher.discard()
+                    prefetcher.stop()
                 return None
+            # Under the lock, so that two bundles never share a prefetcher.
             self._parked.remove(best)
         return best if best.resume(partitions) else None

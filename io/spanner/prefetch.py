@@ -1,6 +1,6 @@
 """Reads many partitions ahead: threads that query, one consumer that takes.
 
-    with pool.checkout(frontier) as prefetcher:
+    with pool.prefetching(frontier) as prefetcher:
         prefetcher.serve(frontier)               # read the open partitions
         batch = prefetcher.take(timeout=0.05)    # steps of one partition, in order; None: nothing yet
         for count, records, step in batch.claims():
@@ -36,7 +36,7 @@ from penstock.io.spanner.frontier import Advanced, Frontier
 from penstock.io.spanner.placements import PlacementList
 from penstock.io.spanner.position import Position
 from penstock.io.spanner.query import is_list_of_placements
-from penstock.io.spanner.reader import Ask, QueryReader
+from penstock.io.spanner.reader import Opener, StreamReader
 from penstock.io.spanner.state import Batch, PartitionState, ReadState
 from penstock.io.spanner.steps import Wanted
 from penstock.timestamps import NANOS
@@ -61,7 +61,7 @@ class Prefetcher:
 
     def __init__(
         self,
-        ask: Ask,
+        opener: Opener,
         backoff: Backoff,
         limits: Limits,
         end: int | None,
@@ -81,9 +81,9 @@ class Prefetcher:
         self._clock = clock
         self._state = ReadState(ahead or ReadAhead(limits.buffer_bytes), clock)
         self._changed = self._state.changed
-        self._reader = QueryReader(
+        self._reader = StreamReader(
             self._state,
-            ask,
+            opener,
             backoff,
             poll=self._poll,
             end=end,
@@ -182,7 +182,8 @@ class Prefetcher:
             self._settle()
             for token in [token for token, each in state.partitions.items() if self._is_behind(each)]:
                 state.drop(token)
-            state.lease.park(self._limits.idle_stream_seconds)
+            state.parking.park(self._limits.idle_stream_seconds)
+            # Threads that wait without a limit must now wait no longer than the read is parked.
             state.wake_all()
             return bool(state.partitions) and not state.check_ended()
 
@@ -205,23 +206,23 @@ class Prefetcher:
         with self._changed:
             if state.check_ended():
                 return False
-            state.lease.resume()
+            state.parking.resume()
             for token in list(state.partitions):
                 if token not in partitions or not self._stands_at(token, partitions[token]):
                     state.drop(token)
             state.wake_all()
             return True
 
-    def discard(self) -> None:
+    def stop(self) -> None:
         """End a parked read soon, without waiting for its threads: no bundle will ask for it."""
         with self._changed:
-            self._state.lease.park(0)
+            self._state.parking.park(0)
             self._state.check_ended()
 
     def close(self) -> None:
         """End the read and all its threads; batches that were not claimed are dropped. May be called again."""
         with self._changed:
-            self._state.lease.closed = True
+            self._state.parking.closed = True
             self._state.wake_all()
         for thread in self._reader.threads:
             # Wait in steps: a query that outlives its end must be cancelled while this call waits for its thread.
@@ -250,6 +251,7 @@ class Prefetcher:
         if batch is None:
             return
         state = self._state
+        # The partition is still known: only this method removes one during a bundle.
         partition = state.partitions[batch.token]
         partition.unclaimed = partition.unclaimed and not batch.claimed
         for _, step in batch.steps[: batch.claimed]:
@@ -266,6 +268,7 @@ class Prefetcher:
             state.ready.add(partition)
         else:
             state.release(partition, batch.size)
+        # Not while steps wait: the rest of a batch that was put back must be claimed first.
         if partition.finished and not partition.queue:
             del state.partitions[batch.token]
 
@@ -286,6 +289,6 @@ class Prefetcher:
 
     def _cancel_overdue(self) -> None:
         with self._changed:
-            overdue = [window for window, end in self._state.running.values() if self._clock() > end + _GRACE]
-        for window in overdue:
-            window.cancel()
+            overdue = [call for call, end in self._state.running.values() if self._clock() > end + _GRACE]
+        for call in overdue:
+            call.cancel()

@@ -66,9 +66,9 @@ def check_source(
 ) -> StreamFacts:
     """Return the facts about the change stream.
 
-    `rows` runs a query and returns its rows as lists of text. `dialect`: that of the database; None: the service is
-    asked. Only a read tells whether the start is within the retention period. The first query reports that, before a
-    record is emitted.
+    `rows` runs a query and returns its rows as lists of text. `dialect` of the database; None: the service is asked.
+    Only a read tells whether the start is within the retention period. The first query reports that, before a record is
+    emitted.
 
     Raises:
         SetupError: no such stream, or one of a kind that this release does not know; the message names the fix.
@@ -154,7 +154,7 @@ def _existing(stream: ChangeStream, names: list[str], dialect: str) -> str:
 def _of_placements(
     stream: ChangeStream, function: str, others: list[str], routines: list[str]
 ) -> tuple[str, ...]:
-    """Return the functions of all placements. Those of a stream with a longer name may begin in the same way."""
+    """Return the functions of all placements, without those that belong to a stream with a longer name."""
     longer = tuple(f"{other}_" for other in others if other.lower().startswith(f"{function}_".lower()))
     found = [
         routine

@@ -99,7 +99,7 @@ def placements_of(key: str) -> frozenset[str]:
 
 
 def is_list_of_placements(key: str) -> bool:
-    """Return whether a key is that of a list of placements."""
+    """Return whether a key names a list of placements."""
     return token_of(key).startswith(_LIST)
 
 
@@ -115,8 +115,8 @@ def change_stream_query(
 ) -> Query:
     """Return the query for one partition from start to end, both inclusive, in nanoseconds.
 
-    `function` is a read function. Those of PostgreSQL databases begin with a small letter, and may have capital
-    letters, so they are quoted. `read_options` is always passed: for the emulator it is optional; one instance of the
+    `function` is a read function. In PostgreSQL databases its name begins with a small letter, and may have capital
+    letters, so it is quoted. `read_options` is always passed: for the emulator it is optional; one instance of the
     service rejected a call without it.
     """
     named = _GOOGLESQL_NAMES
@@ -163,7 +163,7 @@ def checked_name(change_stream: str) -> str:
     return change_stream
 
 
-def window_end(position: int, until: int, end: int | None) -> int:
+def query_end(position: int, until: int, end: int | None) -> int:
     """Return the end_timestamp of a query of a partition that is to be read `until` then; all in nanoseconds,
     the result inclusive: never before `position`, never after `end`."""
     target = max(position, until)

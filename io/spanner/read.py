@@ -16,25 +16,38 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
 from penstock.errors import SetupError, UsageError
 from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
+from penstock.io.change_streams.incremental.options import SnapshotOptions
+from penstock.io.change_streams.incremental_reading import IncrementalReading
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
-from penstock.io.change_streams.snapshot_reading import SnapshotsReading
-from penstock.io.change_streams.snapshots import options as signals
 from penstock.io.spanner import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.spanner.filter import Selection
 from penstock.io.spanner.frontier import Frontier, abbreviate
+from penstock.io.spanner.incremental.chunk_reader import ChunkReader
+from penstock.io.spanner.incremental.merging import SpannerRecords
+from penstock.io.spanner.initial_scan import plan
+from penstock.io.spanner.initial_scan.frontier import ScanFrontier
+from penstock.io.spanner.initial_scan.pool import check_changes_kept
+from penstock.io.spanner.initial_scan.read import (
+    InitialScanReading,
+    ScanOptions,
+    SpannerSettings,
+    begin_snapshot,
+    ranges_of,
+)
 from penstock.io.spanner.lineage import lineage_events
 from penstock.io.spanner.metrics import SpannerMetrics
+from penstock.io.spanner.options import SpannerStreamOptions
 from penstock.io.spanner.placements import PlacementList, look_at_placements
 from penstock.io.spanner.pool import StreamPool
 from penstock.io.spanner.prefetch import Limits, Prefetcher
@@ -49,28 +62,16 @@ from penstock.io.spanner.query import (
     token_of,
 )
 from penstock.io.spanner.record import DataChangeRecord
-from penstock.io.spanner.snapshot import plan
-from penstock.io.spanner.snapshot.chunk_reader import ChunkReader
-from penstock.io.spanner.snapshot.frontier import SnapshotFrontier
-from penstock.io.spanner.snapshot.merging import SpannerRecords
-from penstock.io.spanner.snapshot.pool import check_changes_kept
-from penstock.io.spanner.snapshot.read import (
-    SnapshotOptions,
-    SnapshotReading,
-    SpannerSettings,
-    begin_snapshot,
-    ranges_of,
-)
 from penstock.io.spanner.source import (
     SNAPSHOT_AT_START,
     ChangeStream,
     Connection,
     snapshot_of,
 )
-from penstock.io.spanner.state import Window
+from penstock.io.spanner.state import Call
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 from penstock.tables import SourceTable
-from penstock.timestamps import NANOS, Timelike, format_timestamp
+from penstock.timestamps import NANOS, format_timestamp
 
 if TYPE_CHECKING:
     from penstock.io.spanner.client import Client
@@ -99,13 +100,13 @@ class ReadSpannerFn(ReadChangeStreamFn):
     def open_pool(self, stream: ChangeStream) -> StreamPool:
         client, settings = self._client(stream), self._settings
 
-        def ask(key: str, start_timestamp: int, end_timestamp: int) -> Window:
+        def open_call(key: str, start_timestamp: int, end_timestamp: int) -> Call:
             function = function_of(key) or read_functions(stream.change_stream, GOOGLESQL, mutable=False)
             query = change_stream_query(
                 function, token_of(key), start_timestamp, end_timestamp, settings.heartbeat_ms
             )
             ahead = max(0, end_timestamp - client.clock.now()) / NANOS
-            return client.ask(query, f"{format_timestamp(start_timestamp)} in {abbreviate(key)}", ahead)
+            return client.open(query, f"{format_timestamp(start_timestamp)} in {abbreviate(key)}", ahead)
 
         wanted = None if settings.selection.everything else settings.selection.passes
 
@@ -116,7 +117,14 @@ class ReadSpannerFn(ReadChangeStreamFn):
 
         def prefetcher(ahead: ReadAhead) -> Prefetcher:
             return Prefetcher(
-                ask, client.backoff, settings.limits, stream.end, client.clock.now, ahead, wanted, placements
+                open_call,
+                client.backoff,
+                settings.limits,
+                stream.end,
+                client.clock.now,
+                ahead,
+                wanted,
+                placements,
             )
 
         return StreamPool(settings.limits.buffer_bytes, prefetcher, client.clock.synchronize)
@@ -151,7 +159,7 @@ class ReadSpannerUnboundedFn(Unbounded, ReadSpannerFn):
     """The same for a stream without end."""
 
 
-class ReadSpannerWithSnapshotsFn(SnapshotsReading, ReadSpannerFn):
+class ReadSpannerMergingFn(IncrementalReading, ReadSpannerFn):
     """The same with incremental snapshots, if the settings name a place for signals."""
 
     def stream_from_now(self, element: ChangeStream) -> Frontier:
@@ -183,9 +191,9 @@ class ReadSpannerWithSnapshotsFn(SnapshotsReading, ReadSpannerFn):
         )
 
     def _snapshot_client(self, element: ChangeStream) -> Any:
-        from penstock.io.spanner.snapshot.client import SnapshotClient
+        from penstock.io.spanner.initial_scan.client import ScanClient
 
-        return SnapshotClient(self._client(element))
+        return ScanClient(self._client(element))
 
     def open_pool(self, stream: ChangeStream) -> Any:
         return self.merge_pool(stream, super().open_pool(stream), self._client(stream).backoff)
@@ -194,7 +202,7 @@ class ReadSpannerWithSnapshotsFn(SnapshotsReading, ReadSpannerFn):
         return self.with_snapshots(super().first_frontier(stream, said))
 
 
-class ReadSnapshotAndStreamFn(SnapshotReading, ReadSpannerWithSnapshotsFn):
+class ReadScanAndStreamFn(InitialScanReading, ReadSpannerMergingFn):
     """Turns `ChangeStream` elements into the rows of a snapshot, if they ask for one, and then into changes."""
 
     def first_frontier(self, stream: ChangeStream, said: StreamFacts) -> Any:
@@ -202,7 +210,7 @@ class ReadSnapshotAndStreamFn(SnapshotReading, ReadSpannerWithSnapshotsFn):
             return super().first_frontier(stream, said)
         return self.plan_with_retries(stream, lambda client: self._plan(client, stream, said))
 
-    def _plan(self, client: Any, stream: ChangeStream, said: StreamFacts) -> SnapshotFrontier:
+    def _plan(self, client: Any, stream: ChangeStream, said: StreamFacts) -> ScanFrontier:
         transaction = begin_snapshot(
             client,
             stream.start if stream.snapshot == SNAPSHOT_AT_START else None,
@@ -228,7 +236,7 @@ class ReadSnapshotAndStreamFn(SnapshotReading, ReadSpannerWithSnapshotsFn):
         # Strictly after the snapshot: it has every change up to its own time, inclusive.
         following = replace(stream, start=timestamp + 1, snapshot="")
         has_changes = stream.end is None or stream.end > timestamp
-        frontier = SnapshotFrontier(
+        frontier = ScanFrontier(
             timestamp,
             watched,
             ranges_of(client, watched, transaction, self.options.max_ranges),
@@ -245,172 +253,54 @@ class ReadSnapshotAndStreamFn(SnapshotReading, ReadSpannerWithSnapshotsFn):
         return None if following is None else replace(following, snapshot="")
 
 
-class ReadSnapshotAndStreamUnboundedFn(Unbounded, ReadSnapshotAndStreamFn):
+class ReadScanAndStreamUnboundedFn(Unbounded, ReadScanAndStreamFn):
     """The same for a stream without end."""
 
 
-class ReadFromSpannerChangeStream(ReadFromChangeStream):
+class ReadFromSpannerChangeStream(SpannerStreamOptions, ReadFromChangeStream):
     """Read the data change records of a change stream, timestamped with their commit timestamps.
 
     For both dialects, both partition modes, geo-partitioned databases and every value capture type; the rest of
     Penstock works best with OLD_AND_NEW_VALUES. Nothing is written to the database. The docstring of this module has
     the promises about order, repeats and the watermark.
 
-    Args:
-        project, instance, database, change_stream: names; the change stream's without READ_.
-        start: the first commit timestamp to read, inclusive. None means now: the time when this transform
-            is made. A pipeline that resumes from a checkpoint ignores it.
-        end: the last commit timestamp to read, inclusive. None means without end. A pipeline that
-            resumes from a checkpoint may have a later end or none, but no earlier one.
-        snapshot: "initial" (or True) reads every row of the watched tables before the changes, as records with the
-            mod_type READ: as of `start`, or as of now without one. Then follows every change with a greater commit
-            timestamp. "when_needed" also reads all rows when the service no longer has the changes after the
-            checkpoint; rows that were deleted in that time cannot be known. "never" (or False) reads changes only. A
-            pipeline that resumes from a checkpoint takes no initial snapshot, and finishes one that it has begun.
-            This holds for each value.
-        signal_table: a table with the STRING columns id, type and data, which is polled. Rows that are inserted there
-            request incremental snapshots, in Debezium's layout. docs/snapshots.md has the signals.
-        signal_file: a file of JSON lines with the same fields, which all workers can read.
-        signal_folder: a folder of such files, one for each signal; `penstock snapshot` writes there.
-        signal_kafka: options of a Kafka consumer, with the topic as ``topic`` and, optionally, the key of messages that
-            are meant for this pipeline as ``key``.
-        chunk_rows: how many rows of a table an incremental snapshot reads at once, unless a signal says it.
-        parallel_tables: how many tables it reads at once.
-        snapshot_data_boost: read the rows with Data Boost, not with the compute capacity of the instance.
-        heartbeat_seconds: interval of the service's heartbeats in a long idle query; 1 to 300.
-        poll_seconds: length of the time window of one query; 0.01 to 60. A shorter window delivers sooner where the
-            service sends rows only at the end of a query, and needs more queries.
-        unavailable_seconds: how long the service may fail to answer before the pipeline fails.
-        max_concurrent_partitions: partitions that one worker process reads at once; the others take turns.
-        buffer_bytes: how much one worker process may read ahead of the pipeline, as sent by the service.
-        idle_stream_seconds: how long open queries wait for the next bundle that continues at their positions; 0:
-            not at all, and a bundle ends when its queries have ended.
-        tables: names of tables, or globs such as ``sales.*``, with the letter case of the database; changes of others
-            are left out. A name without a schema is the table in every schema. Empty: all.
-        mod_types: INSERT, UPDATE, DELETE; changes of other kinds are left out. Empty: all.
-        exclude_transaction_tags: changes of transactions with one of these tags are left out.
-        dialect: GOOGLE_STANDARD_SQL or POSTGRESQL; None: the service is asked when a pipeline starts.
-        credentials: a picklable google.auth credentials object; None: application default credentials, found
-            by each worker.
-        database_role: for fine-grained access control.
-        rpc_priority: LOW, MEDIUM or HIGH; None: the service's default, HIGH.
-        include_replicas, exclude_replicas: directed reads: replicas that may answer, in the order of preference, or
-            that may not. Each is a location (``us-east1``), a location and a type (``us-east1:READ_ONLY``) or a type
-            (``:READ_ONLY``).
-        auto_failover: whether other replicas answer while none of `include_replicas` can.
-        emulator_host: ``host:port`` of an emulator; None: SPANNER_EMULATOR_HOST of this process, if set.
-        api_endpoint: ``host:port`` of a regional or private endpoint, or of a self-managed one.
-        plain_text: connect to `api_endpoint` without TLS and credentials.
-        root_certificates: path of a PEM file with the certificates that sign the one of a self-managed `api_endpoint`.
-        client_certificate, client_key: paths of PEM files, for mutual TLS with a self-managed `api_endpoint`. Every
-            worker reads the files. With certificates, no application default credentials are used.
-
     Raises:
         UsageError: an argument is missing, malformed or out of range. Whether the stream exists and can be
             read is known only to the service: `check()` asks it, and the pipeline does so before it reads.
     """
 
-    bounded_fn = ReadSnapshotAndStreamFn
-    unbounded_fn = ReadSnapshotAndStreamUnboundedFn
+    bounded_fn = ReadScanAndStreamFn
+    unbounded_fn = ReadScanAndStreamUnboundedFn
     record_type = DataChangeRecord
     _settings: SpannerSettings
 
-    # Sources repeat the parameters that they share: a signature is what editors, the docs and the tests read. A test
-    # compares names, types and defaults.
-    def __init__(
-        self,
-        *,
-        project: str,
-        instance: str,
-        database: str,
-        change_stream: str,
-        start: Timelike | None = None,
-        end: Timelike | None = None,
-        snapshot: Literal["initial", "never", "when_needed"] | bool = "never",
-        snapshot_data_boost: bool = False,
-        signal_table: str | None = None,
-        signal_file: str | None = None,
-        signal_folder: str | None = None,
-        signal_kafka: Mapping[str, str] | None = None,
-        chunk_rows: int = 10_240,
-        parallel_tables: int = 2,
-        heartbeat_seconds: float = 1.0,
-        poll_seconds: float = 0.2,
-        unavailable_seconds: float = 60.0,
-        max_concurrent_partitions: int = 32,
-        buffer_bytes: int = 32 << 20,
-        idle_stream_seconds: float = 3.0,
-        tables: Sequence[str] = (),
-        mod_types: Sequence[str] = (),
-        exclude_transaction_tags: Sequence[str] = (),
-        dialect: str | None = None,
-        credentials: Any = None,
-        database_role: str | None = None,
-        rpc_priority: str | None = None,
-        include_replicas: Sequence[str] = (),
-        exclude_replicas: Sequence[str] = (),
-        auto_failover: bool = True,
-        emulator_host: str | None = None,
-        api_endpoint: str | None = None,
-        plain_text: bool = False,
-        root_certificates: str | None = None,
-        client_certificate: str | None = None,
-        client_key: str | None = None,
-    ) -> None:
+    def __post_init__(self) -> None:
         stream = ChangeStream(
-            named("project", project),
-            named("instance", instance),
-            named("database", database),
-            checked_name(named("change_stream", change_stream)),
-            *period(start, end, ahead_seconds=600),
-            snapshot_of(snapshot, start_given=start is not None),
+            named("project", self.project),
+            named("instance", self.instance),
+            named("database", self.database),
+            checked_name(named("change_stream", self.change_stream)),
+            *period(self.start, self.end, ahead_seconds=600),
+            snapshot_of(self.snapshot, start_given=self.start is not None),
         )
-        if dialect not in (None, GOOGLESQL, POSTGRESQL):
-            raise UsageError(f"dialect must be {GOOGLESQL} or {POSTGRESQL}, not {dialect!r}")
-        connection = Connection.checked(
-            credentials=credentials,
-            emulator_host=emulator_host,
-            api_endpoint=api_endpoint,
-            plain_text=plain_text,
-            root_certificates=root_certificates,
-            client_certificate=client_certificate,
-            client_key=client_key,
-            database_role=database_role,
-            rpc_priority=rpc_priority,
-            include_replicas=include_replicas,
-            exclude_replicas=exclude_replicas,
-            auto_failover=auto_failover,
-        )
-        limits = Limits.checked(
-            unavailable_seconds=unavailable_seconds,
-            max_concurrent_partitions=max_concurrent_partitions,
-            buffer_bytes=buffer_bytes,
-            idle_stream_seconds=idle_stream_seconds,
-            poll_seconds=in_range("poll_seconds", poll_seconds, 0.01, 60),
-        )
-        heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 1, 300))
-        super().__init__(
-            stream,
-            SpannerSettings(
-                connection=connection,
-                heartbeat_ms=heartbeat_ms,
-                limits=limits,
-                identity=stream.identity,
-                end=stream.end,
-                selection=Selection.checked(tables, mod_types, exclude_transaction_tags),
-                dialect=dialect,
-                snapshot=SnapshotOptions(data_boost=snapshot_data_boost),
-                snapshots=signals.SnapshotOptions.checked(
-                    snapshot=snapshot,
-                    signal_table=signal_table,
-                    signal_file=signal_file,
-                    signal_folder=signal_folder,
-                    signal_kafka=signal_kafka,
-                    chunk_size=chunk_rows,
-                    parallel_tables=parallel_tables,
-                ),
+        if self.dialect not in (None, GOOGLESQL, POSTGRESQL):
+            raise UsageError(f"dialect must be {GOOGLESQL} or {POSTGRESQL}, not {self.dialect!r}")
+        settings = SpannerSettings(
+            connection=Connection.checked(self),
+            limits=Limits.checked(
+                self,
+                max_concurrent_partitions=self.max_concurrent_partitions,
+                poll_seconds=in_range("poll_seconds", self.poll_seconds, 0.01, 60),
             ),
+            heartbeat_ms=round(1000 * in_range("heartbeat_seconds", self.heartbeat_seconds, 1, 300)),
+            identity=stream.identity,
+            end=stream.end,
+            selection=Selection.checked(self.tables, self.mod_types, self.exclude_transaction_tags),
+            dialect=self.dialect,
+            snapshot=ScanOptions(data_boost=self.snapshot_data_boost),
+            snapshots=SnapshotOptions.checked(self, self.snapshot),
         )
+        ReadFromChangeStream.__init__(self, stream, settings)
 
     @property
     def selection(self) -> Selection:
@@ -430,8 +320,8 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
             ChangeStreamError: the service refused to answer.
             UnavailableError: it did not answer for `unavailable_seconds`.
         """
-        fn, stream = ReadSnapshotAndStreamFn(self._settings), self._stream
-        client = fn.snapshot_client(stream)
+        fn, stream = ReadScanAndStreamFn(self._settings), self._stream
+        client = fn.scan_client(stream)
 
         def watched() -> list[SourceTable]:
             tables = plan.watched_tables(lambda sql: client.query(sql, None), stream.change_stream)

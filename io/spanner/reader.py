@@ -18,24 +18,24 @@ from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, abbreviate
 from penstock.io.spanner.placements import PlacementList, step_of
-from penstock.io.spanner.query import window_end
-from penstock.io.spanner.state import Batch, PartitionState, ReadState, Window
+from penstock.io.spanner.query import query_end
+from penstock.io.spanner.state import Batch, Call, PartitionState, ReadState
 from penstock.io.spanner.steps import Wanted, announces_end, closes, last_step, next_span, to_steps
 from penstock.timestamps import NANOS
 
-Ask: TypeAlias = Callable[[str, int, int], Window]
+Opener: TypeAlias = Callable[[str, int, int], Call]
 """Starts the query of (key of the partition, start_timestamp, end_timestamp)."""
 
 _REFUSALS = Refusals("Spanner")
 
 
-class QueryReader:
+class StreamReader:
     """Runs queries in threads. An UnreachableError is retried after a pause; other errors end the read."""
 
     def __init__(
         self,
         state: ReadState,
-        ask: Ask,
+        opener: Opener,
         backoff: Backoff,
         *,
         poll: int,
@@ -49,7 +49,7 @@ class QueryReader:
         `wanted`: which records are emitted; None: all. `placements`: the list of placements, if the stream has one.
         """
         self._state = state
-        self._ask = ask
+        self._open = opener
         self._backoff = backoff
         self._poll = poll
         self._end = end
@@ -72,7 +72,7 @@ class QueryReader:
                 if partition.lists_placements:
                     self._look_at_placements(partition)
                 else:
-                    self._read_window(partition)
+                    self._read_call(partition)
             except UnreachableError as error:
                 self._retry(partition, str(error))
             except BaseException as error:  # The consumer must learn of every error: see `take`.
@@ -103,24 +103,28 @@ class QueryReader:
             return None
         return max((start - self._state.clock()) / NANOS, self._backoff.remaining_pause())
 
-    def _read_window(self, partition: PartitionState) -> None:
+    def _read_call(self, partition: PartitionState) -> None:
+        # Only this thread has the partition until `rest`: it is in no schedule while its query runs, so its position
+        # needs no lock.
         state, token, start = self._state, partition.token, partition.position.timestamp
         until = state.clock() + (self._poll if partition.caught_up else 0)
         # A long backlog is read in several queries: the more time a query covers, the later its first row comes.
-        end = min(window_end(start, until, self._end), start + partition.span)
-        window = self._ask(token, start, end)
+        end = min(query_end(start, until, self._end), start + partition.span)
+        call = self._open(token, start, end)
         with state.changed:
             state.queries += 1
-            state.running[partition] = window, end
+            state.running[partition] = call, end
             state.ahead.streams += 1
         try:
-            announced = self._drain(partition, window, start, end)
+            announced = self._drain(partition, call, start, end)
         finally:
             with state.changed:
                 del state.running[partition]
                 state.ahead.streams -= 1
+        # A partition that a record has closed is read again only when the frontier opens it.
         if state.unwanted(partition) or partition.finished:
             return
+        # After the drain, because the position has then passed every record of the query.
         step = last_step(token, partition.position, end, self._end, announced=announced)
         finished = isinstance(step, Finished | Ended)
         if isinstance(step, Advanced):
@@ -153,7 +157,7 @@ class QueryReader:
             with state.changed:
                 state.rest(partition, following if self._end is None else min(following, self._end))
 
-    def _drain(self, partition: PartitionState, window: Window, start: int, end: int) -> bool:
+    def _drain(self, partition: PartitionState, call: Call, start: int, end: int) -> bool:
         """Queue what the query sends, or discard it when unwanted. True: the partition ends with the query.
 
         A record that closes the partition ends the query. The rest of its answer is asked for again when the frontier
@@ -162,14 +166,14 @@ class QueryReader:
         """
         state, announced, received = self._state, False, 0
         decoder = Decoder()
-        for message in window:
+        for message in call:
             partition.backoff.answered()
             _REFUSALS.answered((id(self._backoff), partition.token))
             received += len(message)
             unwanted = state.unwanted(partition)
             # Until its end_timestamp the emulator works on a cancelled query too, so the rows are drained instead.
             if unwanted and state.clock() > end:
-                window.cancel()
+                call.cancel()
                 break
             if not unwanted:
                 steps, partition.position = to_steps(
@@ -179,13 +183,14 @@ class QueryReader:
                 closed = bool(steps) and closes(steps[-1][1])
                 if timeline.enabled:
                     commits = [record.commit_timestamp for records, _ in steps for record in records]
-                    timeline.mark("received", commits=commits)
+                    timeline.trace("received", commits=commits)
                 self._put(partition, Batch(partition.token, start, steps, len(message)), finished=closed)
                 if closed:
-                    window.cancel()
+                    call.cancel()
                     return announced
         if not state.unwanted(partition):
             decoder.finish()
+            # Only after a whole query: one that was cut off says nothing about the density of the history.
             partition.span = next_span(partition.span, received)
         return announced
 
@@ -203,13 +208,17 @@ class QueryReader:
                 state.wait_for_credit()
             if state.unwanted(partition):
                 return
+            # With the batch, under the lock: `_settle` forgets a partition that is finished and has an empty queue.
             partition.finished = finished
+            # Charged also if the batch is absorbed: its bytes stay in memory in either case.
             state.charge(partition, batch.size)
             state.received_bytes += batch.size
             # Only a batch that is still in the queue can absorb another: the consumer removes a batch before it reads
             # its steps.
             if partition.queue and partition.queue[-1].absorbs(batch):
                 return
+            # Invariant: a partition is in `ready` if its queue is not empty. The heap may have old entries, which it
+            # drops.
             partition.queue.append(batch)
             if len(partition.queue) == 1:
                 state.ready.add(partition)

@@ -13,7 +13,7 @@ from penstock.errors import UsageError
 
 TYPES = ("READ_WRITE", "READ_ONLY")
 _REPLICA = re.compile(r"([a-z][a-z0-9-]*)?(?::([A-Z_]+))?")
-_MOST = 10
+_MAX_REPLICAS = 10
 """The service accepts at most so many selections."""
 
 
@@ -51,9 +51,9 @@ class Replicas:
             raise UsageError(
                 "auto_failover=False is for include_replicas: pass them, or leave auto_failover out"
             )
-        if max(len(included), len(excluded)) > _MOST:
+        if max(len(included), len(excluded)) > _MAX_REPLICAS:
             raise UsageError(
-                f"Spanner accepts at most {_MOST} replicas in include_replicas or exclude_replicas"
+                f"Spanner accepts at most {_MAX_REPLICAS} replicas in include_replicas or exclude_replicas"
             )
         return cls(included, excluded, auto_failover)
 

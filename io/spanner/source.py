@@ -7,16 +7,16 @@ endpoint or credentials), so it is never in a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from typing_extensions import Self
 
 from penstock.errors import UsageError
 from penstock.io.change_streams import connection
-from penstock.io.change_streams.snapshots.options import NEVER, checked_snapshot
+from penstock.io.change_streams.incremental.options import NEVER, checked_snapshot
 from penstock.io.change_streams.source import WithIdentity
+from penstock.io.spanner.options import SpannerOptions
 from penstock.io.spanner.replicas import Replicas
 
 EMULATOR_VARIABLE = "SPANNER_EMULATOR_HOST"
@@ -87,28 +87,24 @@ class Connection(connection.Connection):
     replicas: Replicas = field(default_factory=Replicas)
 
     @classmethod
-    def checked(
-        cls,
-        *,
-        emulator_host: str | None,
-        api_endpoint: str | None,
-        include_replicas: Iterable[str],
-        exclude_replicas: Iterable[str],
-        auto_failover: bool,
-        **options: Any,
-    ) -> Self:
-        """Return the connection that the arguments of a transform describe; see `from_arguments` for the emulator.
+    def checked(cls, options: SpannerOptions) -> Self:
+        """Return the connection that the options of a transform describe; see `from_arguments` for the emulator.
 
         Raises:
             UsageError: one of them is malformed, or they do not fit together.
         """
-        replicas = Replicas.checked(include_replicas, exclude_replicas, auto_failover)
-        found = cls.from_arguments(
+        found = cls.of_options(
             EMULATOR_VARIABLE,
-            emulator_host=emulator_host,
-            api_endpoint=api_endpoint,
-            replicas=replicas,
-            **options,
+            options,
+            replicas=Replicas.checked(
+                options.include_replicas, options.exclude_replicas, options.auto_failover
+            ),
+            plain_text=options.plain_text,
+            root_certificates=options.root_certificates,
+            client_certificate=options.client_certificate,
+            client_key=options.client_key,
+            database_role=options.database_role,
+            rpc_priority=options.rpc_priority,
         )
         found._check()
         return found

@@ -1,4 +1,4 @@
-"""The state that the consumer and the threads of one prefetcher share: partitions, lock, lease.
+"""The state that the consumer and the threads of one prefetcher share: partitions, lock, parking.
 
 Knows neither Beam nor the client. Unless a docstring says otherwise, the caller holds `changed`.
 """
@@ -17,13 +17,13 @@ from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.prefetch import Claim, ReadAhead
 from penstock.io.spanner.frontier import Advanced
 from penstock.io.spanner.position import Position
-from penstock.io.spanner.steps import FIRST_SPAN, MOST_IN_RUN, PendingStep
+from penstock.io.spanner.steps import FIRST_SPAN, MAX_IN_CLAIM, PendingStep
 
 _SMALL_BYTES = 64 << 10
 """Batches of a partition are joined up to this size."""
 
 
-class Window(Protocol):
+class Call(Protocol):
     """One running query."""
 
     def __iter__(self) -> Iterator[bytes]:
@@ -37,7 +37,7 @@ class Window(Protocol):
 class Batch:
     """Steps of one partition in order, none below `low`. The consumer counts in `claimed` how many it has claimed.
 
-    `size` is that of the messages that the steps came in.
+    `size` counts the bytes of the messages that the steps came in.
     """
 
     token: str
@@ -62,7 +62,7 @@ class Batch:
             return False
         (records, _), (following, step) = self.steps[-1], later.steps[0]
         # Messages of one record each: their runs become one. A heartbeat has no records and is not joined to a run.
-        if records and following and type(step) is Advanced and len(records) + len(following) <= MOST_IN_RUN:
+        if records and following and type(step) is Advanced and len(records) + len(following) <= MAX_IN_CLAIM:
             self.steps[-1] = (records + following, step)
             self.steps += later.steps[1:]
         else:
@@ -150,7 +150,7 @@ class ReadyPartitions:
         return batch
 
 
-class Lease:
+class Parking:
     """Whether a bundle uses the prefetcher, and if none does, how long it waits for the next one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -187,7 +187,7 @@ class ReadState:
         # Three conditions of one lock. A thread that is woken for nothing costs as much as ten records, so a batch
         # wakes the consumer alone, and a partition that may be read wakes one thread.
         self.changed = ahead.changed
-        """Credit was released, or the lease has changed."""
+        """Credit was released, or the parking has changed."""
         self.arrived = threading.Condition(ahead.lock)
         """A batch or an error has come for the consumer."""
         self.due = threading.Condition(ahead.lock)
@@ -195,31 +195,32 @@ class ReadState:
         self.clock = clock
         self.partitions: dict[str, PartitionState] = {}
         self.ready = ReadyPartitions()
-        self.running: dict[PartitionState, tuple[Window, int]] = {}  # the query of each, and its end
+        self.running: dict[PartitionState, tuple[Call, int]] = {}  # the query of each, and its end
         self.schedule = QuerySchedule()
-        self.lease = Lease()
+        self.parking = Parking()
         self.error: BaseException | None = None
         self.queued_bytes = 0
         self.queries = self.retries = self.received_bytes = 0
 
     def check_ended(self) -> bool:
         """Return whether the read has ended. Here a parked read ends that no bundle continued in time."""
-        if not self.lease.closed and self.lease.expired:
-            self.lease.closed = True
+        if not self.parking.closed and self.parking.expired:
+            # Before the partitions are dropped: threads that wake up then see the end.
+            self.parking.closed = True
             for token in list(self.partitions):
                 self.drop(token)
             self.wake_all()
-        return self.lease.closed
+        return self.parking.closed
 
     def wake_all(self) -> None:
-        """Wake the consumer and all threads: the lease has changed, or the read has failed."""
+        """Wake the consumer and all threads: the parking has changed, or the read has failed."""
         self.changed.notify_all()
         self.due.notify_all()
         self.arrived.notify_all()
 
     def unwanted(self, partition: PartitionState) -> bool:
         """Return whether the partition's batches will not be taken. Needs no lock."""
-        return self.lease.closed or partition.dropped
+        return self.parking.closed or partition.dropped
 
     def rest(self, partition: PartitionState, asked_until: int) -> None:
         """Let the next query of the partition start when the clock has passed `asked_until`.
@@ -241,13 +242,14 @@ class ReadState:
     def drop(self, token: str) -> None:
         """Forget a partition, and cancel its query unless that will end soon."""
         partition = self.partitions.pop(token)
+        # `unwanted` reads this flag without the lock.
         partition.dropped = True
         partition.queue.clear()
         self.release(partition, partition.queued_bytes)
-        window, end = self.running.get(partition, (None, 0))
+        call, end = self.running.get(partition, (None, 0))
         # The emulator works on a cancelled query until its end_timestamp, so one that looks ahead is left to end.
-        if window is not None and self.clock() > end:
-            window.cancel()
+        if call is not None and self.clock() > end:
+            call.cancel()
 
     def charge(self, partition: PartitionState, size: int) -> None:
         """Count bytes that are read ahead."""
@@ -263,13 +265,13 @@ class ReadState:
 
     def wait_until_due(self, seconds: float | None) -> None:
         """Wait until a query may start, at most so long, and not longer than the read is parked."""
-        self.due.wait(self.lease.shorten(seconds))
+        self.due.wait(self.parking.shorten(seconds))
 
     def wait_for_credit(self) -> None:
         """Wait until credit is released, and not longer than the read is parked."""
         self.ahead.waiting += 1
         try:
-            self.changed.wait(self.lease.shorten(None))
+            self.changed.wait(self.parking.shorten(None))
         finally:
             self.ahead.waiting -= 1
 

@@ -29,12 +29,12 @@ _SPANS = (250 * _MILLI, 3_600_000 * _MILLI)
 _FEW_BYTES, _MANY_BYTES = 1 << 20, 4 << 20
 
 PendingStep: TypeAlias = tuple[list[DataChangeRecord | UndecodableRecord], Step]
-"""A step to claim, with the records to emit when the claim is granted: those of a run, or none."""
+"""A step to claim, with the records to emit when the claim is granted: a run of records, or none."""
 
 Wanted: TypeAlias = Callable[[DataChangeRecord], bool]
 """Whether a record is emitted. A record that is not emitted still advances the position."""
 
-MOST_IN_RUN = 100
+MAX_IN_CLAIM = 100
 """The most records that one step covers. A claim costs as much as a record, and a split has to wait for its end."""
 
 
@@ -43,11 +43,11 @@ def to_steps(
     position: Position,
     records: Iterable[ChangeRecord],
     wanted: Wanted | None = None,
-    most_in_run: int = MOST_IN_RUN,
+    max_in_claim: int = MAX_IN_CLAIM,
 ) -> tuple[list[PendingStep], Position]:
     """Turn records of one partition into steps to claim, without those that `position` has seen already.
 
-    One step covers a run of data records, `most_in_run` at most: to claim it is to claim them all. Every other record
+    One step covers a run of data records, `max_in_claim` at most: to claim it is to claim them all. Every other record
     has its own step. Returns the steps and the position after them. A step after which the partition is not read on
     (`closes`) is the last one: records after it are ignored.
     """
@@ -74,9 +74,11 @@ def to_steps(
             elif wanted is None or wanted(record):
                 run.append(record)
             covered += 1
-            if covered == most_in_run:
+            # Counted with the records that are not emitted, because they advance the position too.
+            if covered == max_in_claim:
                 end_run()
             continue
+        # The run ends before any other record: a step of it would claim a time that its records do not have.
         end_run()
         if isinstance(record, HeartbeatRecord):
             after = position.reached(record.timestamp)

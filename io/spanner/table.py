@@ -16,7 +16,7 @@ kind of event, and a sink needs no second path.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,29 +28,28 @@ from penstock.io.change_streams.arguments import named, whole_in_range
 from penstock.io.change_streams.coders import ChangeStreamCoder
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream
 from penstock.io.change_streams.source import WithIdentity
-from penstock.io.spanner.prefetch import Limits
-from penstock.io.spanner.record import DataChangeRecord
-from penstock.io.spanner.snapshot import plan
-from penstock.io.spanner.snapshot.frontier import SnapshotFrontier, Table
-from penstock.io.spanner.snapshot.read import (
-    SnapshotOptions,
-    SnapshotReading,
+from penstock.io.spanner.initial_scan import plan
+from penstock.io.spanner.initial_scan.frontier import ScanFrontier, Table
+from penstock.io.spanner.initial_scan.read import (
+    InitialScanReading,
+    ScanOptions,
     SpannerSettings,
     begin_snapshot,
     ranges_of,
 )
+from penstock.io.spanner.options import SpannerTableOptions, Tables
+from penstock.io.spanner.prefetch import Limits
+from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.source import Connection
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
-from penstock.timestamps import Timelike, format_timestamp, nanoseconds
+from penstock.timestamps import format_timestamp, nanoseconds
 
 if TYPE_CHECKING:
     from penstock.io.spanner.client import Client
 
-Tables = str | Sequence[str] | Mapping[str, Sequence[str]]
-
 
 @dataclass(frozen=True, slots=True)
-class TableSnapshot(WithIdentity):
+class TableRead(WithIdentity):
     """Tables of one database as of `at` (nanoseconds; None: the time when the read begins).
 
     `tables` has the name of each table and the columns to read; no columns means all.
@@ -87,44 +86,44 @@ class TableSnapshot(WithIdentity):
         return f"tables {', '.join(named_)} of {self.database_path}"
 
 
-class TableSnapshotCoder(ChangeStreamCoder):
-    """Encodes a `TableSnapshot`."""
+class TableReadCoder(ChangeStreamCoder):
+    """Encodes a `TableRead`."""
 
-    value_type = TableSnapshot
+    value_type = TableRead
     what = "a table snapshot"
 
-    def stream(self, fields: list[Any]) -> TableSnapshot:
+    def stream(self, fields: list[Any]) -> TableRead:
         project, instance, database, tables, at = fields
-        return TableSnapshot(
+        return TableRead(
             project, instance, database, tuple((name, tuple(columns)) for name, columns in tables), at
         )
 
 
-class ReadSpannerTableFn(SnapshotReading, ReadChangeStreamFn):
-    """Turns `TableSnapshot` elements into records of rows."""
+class ReadSpannerTableFn(InitialScanReading, ReadChangeStreamFn):
+    """Turns `TableRead` elements into records of rows."""
 
     tracker_type = SpannerTracker
-    frontier_type = SnapshotFrontier
+    frontier_type = ScanFrontier
     frontier_coder = FrontierCoder
 
-    def connect(self, snapshot: TableSnapshot) -> Client:
+    def connect(self, snapshot: TableRead) -> Client:
         # The client imports google-cloud-spanner, which only a running pipeline needs.
         with extra_packages("spanner"):
             from penstock.io.spanner.client import client_for
 
         return client_for(snapshot, self._settings.connection)
 
-    def check_start(self, snapshot: TableSnapshot) -> None:
+    def check_start(self, snapshot: TableRead) -> None:
         """Do nothing: whether the time can be read is checked with the tables, see `ask_service`."""
 
-    def ask_service(self, client: Client, snapshot: TableSnapshot) -> tuple[Table, ...]:
-        reads = self.snapshot_client(snapshot)
+    def ask_service(self, client: Client, snapshot: TableRead) -> tuple[Table, ...]:
+        reads = self.scan_client(snapshot)
         if snapshot.at is not None:
             begin_snapshot(reads, snapshot.at, snapshot.database_path, emulated=False)
         return self._tables(reads, snapshot, snapshot.at)
 
-    def first_frontier(self, snapshot: TableSnapshot, said: Any) -> SnapshotFrontier:
-        def plan_ranges(client: Any) -> SnapshotFrontier:
+    def first_frontier(self, snapshot: TableRead, said: Any) -> ScanFrontier:
+        def plan_ranges(client: Any) -> ScanFrontier:
             transaction = begin_snapshot(
                 client,
                 snapshot.at,
@@ -133,45 +132,28 @@ class ReadSpannerTableFn(SnapshotReading, ReadChangeStreamFn):
             )
             tables = self._tables(client, snapshot, transaction.timestamp)
             ranges = ranges_of(client, tables, transaction, self.options.max_ranges)
-            return SnapshotFrontier(transaction.timestamp, tables, ranges)
+            return ScanFrontier(transaction.timestamp, tables, ranges)
 
         return self.plan_with_retries(snapshot, plan_ranges)
 
-    def read_on(self, element: TableSnapshot) -> None:
+    def read_on(self, element: TableRead) -> None:
         """Return None: nothing follows a snapshot."""
 
-    def split(self, element: TableSnapshot, restriction: SnapshotFrontier) -> list[SnapshotFrontier]:
+    def split(self, element: TableRead, restriction: ScanFrontier) -> list[ScanFrontier]:
         """Return one restriction for each range, for runners that cannot rebalance; a runner that can joins them."""
         return restriction.deal(max(1, len(restriction.ranges)))
 
     @staticmethod
-    def _tables(client: Any, snapshot: TableSnapshot, timestamp: int | None) -> tuple[Table, ...]:
+    def _tables(client: Any, snapshot: TableRead, timestamp: int | None) -> tuple[Table, ...]:
         found = plan.tables_of(lambda sql: client.query(sql, timestamp))
         return plan.chosen_tables(found, snapshot.tables, snapshot.database_path)
 
 
-class ReadFromSpannerTable(ReadFromChangeStream):
+class ReadFromSpannerTable(SpannerTableOptions, ReadFromChangeStream):
     """Read every row of tables as of one timestamp, in parallel, as records with the mod_type READ.
 
     For both dialects and every column type. Rows are read at one exact timestamp, also by workers that start later and
     after a restart. The docstring of this module says what is promised about order, repeats and the watermark.
-
-    Args:
-        project, instance, database: names.
-        tables: the name of a table, several names, or a mapping from names to the columns to read. A table in a named
-            schema is ``schema.table``. Names are written as in CREATE TABLE, without quotation marks. Key columns are
-            always read.
-        at: the timestamp. None means now, by the clock of the service. It must be within the database's
-            version_retention_period (1 hour unless it was raised) until all rows are read.
-        max_ranges: about how many key ranges a table is divided in, to be read in parallel; 1 to 10,000.
-        data_boost: read with Data Boost, not with the compute capacity of the instance. Then a bundle ends only
-            after a whole key range, because Data Boost sends rows in no particular order.
-        unavailable_seconds: how long the service may fail to answer before the pipeline fails.
-        buffer_bytes: how much one bundle may read ahead of the pipeline, as sent by the service.
-        idle_stream_seconds: how long rows that were read ahead wait for the next bundle.
-        rpc_priority, include_replicas, exclude_replicas, auto_failover, credentials, database_role, emulator_host,
-            api_endpoint, plain_text, root_certificates, client_certificate, client_key: as in
-            `ReadFromSpannerChangeStream`.
 
     Raises:
         UsageError: an argument is missing, malformed or out of range. `check()` asks the service whether the tables
@@ -181,74 +163,26 @@ class ReadFromSpannerTable(ReadFromChangeStream):
     bounded_fn = unbounded_fn = ReadSpannerTableFn
     record_type = DataChangeRecord
 
-    def __init__(
-        self,
-        *,
-        project: str,
-        instance: str,
-        database: str,
-        tables: Tables,
-        at: Timelike | None = None,
-        max_ranges: int = 256,
-        data_boost: bool = False,
-        rpc_priority: str | None = None,
-        include_replicas: Sequence[str] = (),
-        exclude_replicas: Sequence[str] = (),
-        auto_failover: bool = True,
-        unavailable_seconds: float = 60.0,
-        buffer_bytes: int = 32 << 20,
-        idle_stream_seconds: float = 3.0,
-        credentials: Any = None,
-        database_role: str | None = None,
-        emulator_host: str | None = None,
-        api_endpoint: str | None = None,
-        plain_text: bool = False,
-        root_certificates: str | None = None,
-        client_certificate: str | None = None,
-        client_key: str | None = None,
-    ) -> None:
-        snapshot = TableSnapshot(
-            named("project", project),
-            named("instance", instance),
-            named("database", database),
-            checked_tables(tables),
-            None if at is None else nanoseconds("at", at),
+    def __post_init__(self) -> None:
+        snapshot = TableRead(
+            named("project", self.project),
+            named("instance", self.instance),
+            named("database", self.database),
+            checked_tables(self.tables),
+            None if self.at is None else nanoseconds("at", self.at),
         )
-        connection = Connection.checked(
-            credentials=credentials,
-            emulator_host=emulator_host,
-            api_endpoint=api_endpoint,
-            plain_text=plain_text,
-            root_certificates=root_certificates,
-            client_certificate=client_certificate,
-            client_key=client_key,
-            database_role=database_role,
-            rpc_priority=rpc_priority,
-            include_replicas=include_replicas,
-            exclude_replicas=exclude_replicas,
-            auto_failover=auto_failover,
-        )
-        limits = Limits.checked(
-            unavailable_seconds=unavailable_seconds,
-            buffer_bytes=buffer_bytes,
-            idle_stream_seconds=idle_stream_seconds,
-            poll_seconds=0.2,
-        )
-        options = SnapshotOptions(
-            max_ranges=whole_in_range("max_ranges", max_ranges, 1, 10_000),
-            data_boost=data_boost,
-        )
-        super().__init__(
-            snapshot,
-            SpannerSettings(
-                connection=connection,
-                heartbeat_ms=0,
-                limits=limits,
-                identity=snapshot.identity,
-                end=snapshot.end,
-                snapshot=options,
+        settings = SpannerSettings(
+            connection=Connection.checked(self),
+            heartbeat_ms=0,
+            limits=Limits.checked(self, poll_seconds=0.2),
+            identity=snapshot.identity,
+            end=snapshot.end,
+            snapshot=ScanOptions(
+                max_ranges=whole_in_range("max_ranges", self.max_ranges, 1, 10_000),
+                data_boost=self.data_boost,
             ),
         )
+        ReadFromChangeStream.__init__(self, snapshot, settings)
 
 
 def checked_tables(tables: Tables) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -271,4 +205,4 @@ def checked_tables(tables: Tables) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return found
 
 
-beam.coders.registry.register_coder(TableSnapshot, TableSnapshotCoder)
+beam.coders.registry.register_coder(TableRead, TableReadCoder)

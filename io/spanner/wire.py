@@ -2,7 +2,7 @@
 
 Everything in a row is a `google.protobuf.Value`, lists within lists. If it were parsed as such, most Python objects
 of a record would be made only to read one string from them. Therefore the same bytes are parsed as other message
-types. The field numbers are those of google/protobuf/struct.proto and google/spanner/v1/result_set.proto, type.proto.
+types. The field numbers come from google/protobuf/struct.proto and google/spanner/v1/result_set.proto, type.proto.
 
 `Flat`, `Entry`, `Mods` and `Texts` use a rule of the wire format: if a field that is *not* repeated occurs several
 times, a parser merges its messages, and merging appends their repeated fields. They declare a list's values as one

@@ -17,10 +17,13 @@ from typing import Any, ClassVar, Literal, get_args
 from penstock.errors import UsageError
 from penstock.event.model import ChangeEvent, Source, TableSchema
 from penstock.event.schema_changes import merged_schema
+from penstock.io.columnar.check import row_refused
 from penstock.io.columnar.parquet import events_of
 from penstock.io.staging.blocks import RecordBlock
 
 Images = Literal["json", "struct"]
+TARGET = "a DataFrame"
+"""Name of the target in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class SparkRows:
 
         Raises:
             UsageError: the events are of several tables, which have no struct in common.
-            ValueError: a value that its column cannot hold; the message names the column.
+            RowRefusedError: a value that JSON text cannot show; the message names table and column.
+            ValueError: a value that its column cannot hold; `CheckRows` lets no such event pass.
         """
         import pyarrow.parquet
 
@@ -67,11 +71,14 @@ def json_schema() -> Any:
 
 
 def json_rows(events: Sequence[ChangeEvent]) -> Any:
-    """Return events as an Arrow table whose images are JSON."""
+    """Return events as an Arrow table whose images are JSON.
+
+    Raises:
+        RowRefusedError: an image has a value that JSON text cannot show; the message names table and column.
+    """
     import pyarrow as pa
 
     from penstock.event.change_rows import IMAGES, METADATA
-    from penstock.event.plain_json import image_json
     from penstock.event.plain_types import event_metadata
 
     schema = json_schema()
@@ -82,9 +89,17 @@ def json_rows(events: Sequence[ChangeEvent]) -> Any:
         "metadata": pa.array([event_metadata(event) for event in events], METADATA),
     }
     for name in IMAGES:
-        images = [image_json(event.schema, getattr(event, name)) for event in events]
-        columns[name] = pa.array(images, pa.string())
+        columns[name] = pa.array([_image(event, name) for event in events], pa.string())
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _image(event: ChangeEvent, name: str) -> str | None:
+    from penstock.event.plain_json import image_json
+
+    try:
+        return image_json(event.schema, getattr(event, name))
+    except ValueError as error:
+        raise row_refused(event, TARGET, str(error)) from None
 
 
 def _struct_rows(events: Sequence[ChangeEvent]) -> Any:

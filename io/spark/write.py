@@ -7,7 +7,7 @@ import os
 from penstock.errors import UsageError
 from penstock.extras import require_extra
 from penstock.io.columnar.write_checked import WriteCheckedRows
-from penstock.io.spark.rows import Images, SparkRows
+from penstock.io.spark.rows import TARGET, Images, SparkRows
 from penstock.io.spark.target import ForEachEpoch, SparkFunctionTarget
 from penstock.io.staging.publish_epochs import PublishEpochs
 
@@ -73,4 +73,4 @@ class WriteToSpark(WriteCheckedRows):
             inline=False,
         )
         # JSON has more values than columns have.
-        super().__init__("a DataFrame", "Publish", publish, always=images == "struct")
+        super().__init__(TARGET, "Publish", publish, always=images == "struct")

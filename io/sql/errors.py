@@ -45,7 +45,7 @@ class SqlTargetError(ServiceError):
     retryable = False
 
 
-def concerns_a_row(sqlstate: str) -> bool:
+def is_row_error(sqlstate: str) -> bool:
     """Return whether a statement failed because of the values of a row."""
     return sqlstate[:2] in _ROW_CLASSES or sqlstate in _ROW_CODES
 

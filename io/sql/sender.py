@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
 import psycopg
 
 from penstock.event.column_types import ColumnType, Kind
@@ -21,11 +20,11 @@ from penstock.event.replica import (
 )
 from penstock.event.schema_changes import merged_schema
 from penstock.io.sql.catalog import Catalog
-from penstock.io.sql.errors import SqlTargetError, classify_error, concerns_a_row
+from penstock.io.sql.errors import SqlTargetError, classify_error, is_row_error
+from penstock.io.sql.ledger import Ledger
 from penstock.io.sql.statements import (
     COMMITTED_AT,
     DELETED,
-    LEDGER,
     TRUNCATIONS,
     VERSION,
     TableName,
@@ -36,11 +35,11 @@ from penstock.io.sql.statements import (
     quote,
     upsert,
 )
+from penstock.io.sql.target import SqlTarget
 from penstock.io.sql.values import json_image, json_text, text_writer
 from penstock.io.staging.delivery import (
     Delivery,
     EventBatch,
-    LedgerEntry,
     Refusal,
     RefusalError,
     Sent,
@@ -48,10 +47,23 @@ from penstock.io.staging.delivery import (
 )
 from penstock.io.staging.table_sources import TableSources
 
-if TYPE_CHECKING:
-    from penstock.io.sql.target import SqlTarget
-
-_TIMESTAMP = text_writer(ColumnType(Kind.TIMESTAMP), "text")
+_CONNECT_SECONDS = 10
+# The transaction of a batch holds the lock of its ledger entry. A driver that was paused in the middle of it keeps its
+# connection, because its kernel still answers. Without a limit its successor would wait for as long as the pause lasts.
+# No limit of the server ends a COPY that waits for its client (measured with PostgreSQL 15 and 18). So the successor's
+# wait for the lock is limited too, and then it ends the other session itself (`Ledger.end_paused`).
+_LIMITS = {
+    "idle_in_transaction_session_timeout": "60s",
+    "lock_timeout": "60s",
+    "statement_timeout": "600s",
+}
+# A server that vanished without a word is noticed after half a minute, not after the two hours of the system.
+_KEEPALIVE = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
 _LOG_TIMESTAMP = text_writer(ColumnType(Kind.TIMESTAMP), "timestamp with time zone")
 _PURGE_PART = 100
 """Tombstones are looked for whenever the newest change is this part of the horizon further."""
@@ -69,12 +81,15 @@ class SqlSender:
         self._tables: dict[TableName, tuple[TableSchema, TargetTable]] = {}
         self._sources = TableSources(SqlTargetError)
         self._purged: dict[TableName, int] = {}
-        self._session = target.connect()
+        self._session = connect(target)
         self._catalog = Catalog(self._session, target.schema, target.schema_changes, target.create_tables)
-        self._ledger = TableName(target.schema, LEDGER)
+        self._ledger = Ledger(self._session, target.schema)
         self._truncations = TableName(target.schema, TRUNCATIONS)
         with self._errors():
             self._catalog.create_bookkeeping()
+
+    def check(self) -> None:
+        """Nothing more: the session that this sender has opened has created the ledger."""
 
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         """Write the batch; see `Sender.send`."""
@@ -83,11 +98,11 @@ class SqlSender:
             # Change the table before the transaction of the rows begins. If this transaction had written the table, an
             # ALTER would wait for the other shards, and they for it.
             self._prepare(batch)
-            self._create_entry(delivery.writer)
+            self._ledger.create_entry(delivery.writer)
             try:
                 return self._send(delivery, batch)
             except psycopg.errors.LockNotAvailable:
-                self._end_paused(delivery.writer)
+                self._ledger.end_paused(delivery.writer)
                 raise
 
     def close(self) -> None:
@@ -97,50 +112,17 @@ class SqlSender:
     def _send(self, delivery: Delivery, batch: Sequence[ChangeEvent]) -> Sent:
         """Write the batch and its entry in one transaction."""
         with self._session.transaction():
-            entry, refused = self._lock_ledger(delivery.writer)
+            entry, refused = self._ledger.lock(delivery.writer)
             if is_delivered(entry, delivery):
                 return Sent(refused)
             # A constraint that is checked at the commit would make the batch fail without telling the row.
             self._session.execute("set constraints all immediate")
             refused = tuple(self._write(batch, 0, delivery.shards == 1))
-            self._session.execute(
-                f"update {self._ledger} set generation = %s, epoch = %s, driver = %s, refused = %s, "
-                "updated_at = now() where writer = %s",
-                (*delivery.position, msgspec.json.encode(refused).decode(), delivery.writer),
-            )
+            self._ledger.write(delivery, refused)
         return Sent(refused)
 
     def _errors(self) -> _Errors:
         return _Errors(self._target.name)
-
-    def _create_entry(self, writer: str) -> None:
-        """Create an empty entry if there is none, in a separate transaction, so that other sessions see it."""
-        self._session.execute(
-            f"insert into {self._ledger} (writer, generation, epoch, refused) values (%s, -1, -1, '[]') "
-            "on conflict do nothing",
-            (writer,),
-        )
-
-    def _lock_ledger(self, writer: str) -> tuple[LedgerEntry | None, tuple[Refusal, ...]]:
-        """Return the entry of a writer. Another transaction of the same writer waits here until this one has ended."""
-        query = f"select generation, epoch, driver, refused::text from {self._ledger} where writer = %s for update"
-        ((generation, epoch, driver, refused),) = self._session.execute(query, (writer,)).fetchall()
-        if epoch < 0:
-            return None, ()
-        return LedgerEntry(generation, epoch, driver), msgspec.json.decode(refused, type=tuple[Refusal, ...])
-
-    def _end_paused(self, writer: str) -> None:
-        """End the session that holds the entry of a writer, if it has waited for its client for longer than the limit.
-
-        The client is a driver that was paused in the middle of a batch, or a slow one. Both send the batch again.
-        """
-        # The xmax of a locked row is the transaction that has the lock.
-        self._session.execute(
-            f"select pg_terminate_backend(pid) from pg_stat_activity, {self._ledger} as entry "
-            "where entry.writer = %s and backend_xid = entry.xmax and wait_event = 'ClientRead' "
-            "and now() - xact_start > current_setting('lock_timeout')::interval",
-            (writer,),
-        )
 
     def _prepare(self, events: Sequence[ChangeEvent]) -> None:
         """Create and alter the tables that the batch needs."""
@@ -178,7 +160,7 @@ class SqlSender:
             with self._session.transaction():
                 self._apply(events, one_shard)
         except (RowFaultError, NotReplicableError, UnicodeEncodeError, psycopg.Error) as error:
-            if isinstance(error, psycopg.Error) and not _concerns_a_row(error):
+            if isinstance(error, psycopg.Error) and not _is_row_error(error):
                 raise
             if len(events) == 1:
                 refusal = Refusal(first, _reason(error))
@@ -241,6 +223,34 @@ class SqlSender:
         with self._session.cursor() as cursor, cursor.copy(statement) as copy:
             for row in rows:
                 copy.write_row(row)
+
+
+def connect(target: SqlTarget) -> psycopg.Connection[Any]:
+    """Return a session in autocommit mode.
+
+    Raises:
+        TargetUnavailableError, SqlTargetError: there is none; the message says why.
+    """
+    with _Errors(target.name):
+        session = psycopg.connect(
+            target.dsn,
+            autocommit=True,
+            fallback_application_name="penstock",
+            connect_timeout=_CONNECT_SECONDS,
+            **_KEEPALIVE,  # type: ignore[arg-type]
+        )
+        # A database may have "off" as its default. Then a crash of the server loses commits that it acknowledged,
+        # the ledger with them, after the checkpoint has moved on.
+        session.execute(
+            "select set_config('synchronous_commit', 'on', false) "
+            "where current_setting('synchronous_commit') = 'off'"
+        )
+        for name, limit in _LIMITS.items():
+            # 0 is PostgreSQL's default. A limit that the user or the server has set stays.
+            session.execute(
+                "select set_config(%s, %s, false) where current_setting(%s) = '0'", (name, limit, name)
+            )
+        return session
 
 
 def batch_rows(
@@ -311,9 +321,9 @@ def log_row(event: ChangeEvent) -> list[str | None]:
         raise RowFaultError(str(error)) from None
 
 
-def _concerns_a_row(error: psycopg.Error) -> bool:
+def _is_row_error(error: psycopg.Error) -> bool:
     # psycopg itself refuses a text with a zero byte, without a SQLSTATE.
-    return concerns_a_row(error.sqlstate or "") or (
+    return is_row_error(error.sqlstate or "") or (
         isinstance(error, psycopg.DataError) and error.sqlstate is None
     )
 

@@ -9,8 +9,19 @@ from penstock.event.schema_changes import Policy
 from penstock.extras import require_extra
 from penstock.io.sql.target import Mode, SqlTarget
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
+from penstock.io.staging.connector import Connector
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
+
+
+def connector_of(target: SqlTarget) -> Connector:
+    """Return what opens and checks the target."""
+    return Connector(
+        target,
+        sender_name="penstock.io.sql.sender:SqlSender",
+        preview_name="penstock.io.sql.preview:rows_of_event",
+        extra="postgres",
+    )
 
 
 class WriteToSql(SendAfterCommit):
@@ -79,7 +90,7 @@ class WriteToSql(SendAfterCommit):
         check_placeholders("table", table, SOURCE_NAMES)
         target = SqlTarget(dsn, mode, schema, table, schema_changes, create_tables, tombstone_seconds)
         super().__init__(
-            target,
+            connector_of(target),
             shards=shards,
             roll_seconds=roll_seconds,
             staging=staging,

@@ -23,6 +23,7 @@ from penstock.lazy import load
 if TYPE_CHECKING:
     from penstock.io.staging.batch import DeliveredBatch, StagedBatch
     from penstock.io.staging.collect import CollectRecordsFn
+    from penstock.io.staging.connector import Connector
     from penstock.io.staging.dead_letter_limit import TooManyDeadLettersError
     from penstock.io.staging.delivery import (
         Delivery,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CollectRecordsFn",
+    "Connector",
     "DeliveredBatch",
     "Delivery",
     "EventBatch",
@@ -83,6 +85,7 @@ __all__ = [
 # `coders` and `delivery_coders` also register the coders of their values.
 _HOMES = {
     "CollectRecordsFn": "collect",
+    "Connector": "connector",
     "DeliveredBatch": "delivery_coders",
     "Delivery": "delivery",
     "EventBatch": "delivery",

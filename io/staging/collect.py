@@ -12,6 +12,7 @@ from apache_beam.transforms.window import GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
+from penstock.batches import ElementBatch
 from penstock.io.staging.blocks import RecordBlock, TimedRecord
 from penstock.io.staging.metrics import NAMESPACE
 
@@ -32,7 +33,7 @@ def in_global_window(elements: beam.PCollection[Any]) -> beam.PCollection[Any]:
 
 @beam.typehints.with_output_types(tuple[str, RecordBlock])
 class CollectRecordsFn(beam.DoFn):
-    """Element to (bucket, block of records). A block holds what one bundle has for a bucket.
+    """Element, or batch of elements, to (bucket, block of records). A block holds what one bundle has for a bucket.
 
     Order: the records of a bucket keep the order of the bundle's elements. What repeats: everything, with the bundle.
     Watermark: a block has the earliest event time of its records. State: at most `BLOCK_BYTES` of records, until the
@@ -65,13 +66,19 @@ class CollectRecordsFn(beam.DoFn):
     def process(
         self, element: Any, timestamp: Any = beam.DoFn.TimestampParam
     ) -> list[TimestampedValue] | None:
-        event_us = timestamp.micros
-        record = self._encode(element)
-        self._records[self._bucket(element, event_us)].append((event_us, record))
-        self._bytes += len(record)
+        if type(element) is ElementBatch:
+            for each, event_us in zip(element.elements, element.times_us, strict=True):
+                self._add(each, event_us)
+        else:
+            self._add(element, timestamp.micros)
         # The limit is for all buckets together: many buckets with few records each need as much memory as one.
         # Each output has the timestamp of an element of this bundle, so the watermark has not passed it.
         return self._blocks() if self._bytes >= BLOCK_BYTES else None
+
+    def _add(self, element: Any, event_us: int) -> None:
+        record = self._encode(element)
+        self._records[self._bucket(element, event_us)].append((event_us, record))
+        self._bytes += len(record)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         for each in self._blocks():

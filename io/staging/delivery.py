@@ -1,10 +1,13 @@
 """The interface of a sink that sends rows after the commit, and the rule that makes repeated sends harmless. Pure.
 
-    class PostgresTarget(Target):   # the configuration, pickled into the pipeline
-        def open(self, *, skip_refused): return PostgresSender(self, skip_refused)
+    class PostgresTarget(Target):   # values, pickled into the pipeline
+        name = "PostgreSQL at db.example.com/shop"
 
     class PostgresSender(Sender):   # one connection, in one worker process
+        def __init__(self, target, skip_refused): ...
         def send(self, delivery, events): ...
+
+A `penstock.io.staging.connector.Connector` opens the sender of a target.
 
 The runner repeats a post-commit step until the next epoch is committed. A driver that was paused may repeat it even
 later. So a target keeps a *ledger*: for each writer (`Delivery.writer`) the last delivery that it has, stored in the
@@ -18,10 +21,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from penstock.attempt import Driver
+from penstock.attempt import DriverToken
 from penstock.errors import ServiceError
 from penstock.event.model import ChangeEvent
-from penstock.io.staging.preview import Written
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,7 +44,7 @@ class Delivery:
     shards: int
     generation: int
     epoch: int
-    drivers: tuple[Driver, ...] = field(default=(), compare=False, repr=False)
+    drivers: tuple[DriverToken, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def writer(self) -> str:
@@ -68,7 +70,7 @@ class LedgerEntry(NamedTuple):
     driver: str = ""
 
 
-def position_of(generation: int, epoch: int, drivers: Sequence[Driver]) -> LedgerEntry:
+def position_of(generation: int, epoch: int, drivers: Sequence[DriverToken]) -> LedgerEntry:
     """Return the ledger entry after a delivery."""
     return LedgerEntry(generation, epoch, dict(drivers).get(generation, ""))
 
@@ -103,6 +105,13 @@ class EventBatch(Protocol):
 class Sender(Protocol):
     """An open connection to a target, in one worker process and for one sink."""
 
+    def check(self) -> None:
+        """Check before the start that the target answers and that rights suffice; create the ledger if it is missing.
+
+        Raises:
+            ServiceError: it does not, and how to correct it.
+        """
+
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         """Deliver a batch whole or not at all, together with its entry in the ledger.
 
@@ -121,32 +130,11 @@ class Sender(Protocol):
 
 
 class Target(Protocol):
-    """The configuration of a target, as a value that can be pickled. Its repr shows no secrets."""
+    """The configuration of a target, as values that can be pickled. Its repr shows no secrets."""
 
     @property
     def name(self) -> str:
         """The target in messages, without secrets: ``PostgreSQL at db.example.com/shop``."""
-
-    def check(self) -> None:
-        """Check before the start that the target answers and that rights suffice; create the ledger if it is missing.
-
-        Raises:
-            ServiceError: it does not, and how to correct it.
-        """
-
-    def preview(self, event: ChangeEvent) -> list[Written]:
-        """Return what the target would get for one event; see `penstock.io.staging.preview`.
-
-        Raises:
-            ValueError: the target cannot hold a value, or cannot express the event.
-        """
-
-    def open(self, *, skip_refused: bool) -> Sender:
-        """Return a new connection.
-
-        With `skip_refused` a sender leaves out rows that the target refuses, and reports them in `Sent`. Without it the
-        first refused row raises `RefusalError`.
-        """
 
 
 class TargetUnavailableError(ServiceError):
@@ -200,7 +188,7 @@ def is_delivered(ledger: LedgerEntry | None, delivery: Delivery) -> bool:
 
 
 def is_delivered_entry(
-    ledger: LedgerEntry | None, position: LedgerEntry, job: str, drivers: Sequence[Driver] = ()
+    ledger: LedgerEntry | None, position: LedgerEntry, job: str, drivers: Sequence[DriverToken] = ()
 ) -> bool:
     """Return whether a target already has the delivery of `job` with this position; see `is_delivered`."""
     if ledger is None:
@@ -215,7 +203,7 @@ def is_delivered_entry(
     return ledger.epoch >= position.epoch
 
 
-def _is_of_history(ledger: LedgerEntry, position: LedgerEntry, drivers: Sequence[Driver]) -> bool:
+def _is_of_history(ledger: LedgerEntry, position: LedgerEntry, drivers: Sequence[DriverToken]) -> bool:
     """Whether an entry was written before `position`, or by the same driver, in the history that has `drivers`."""
     if ledger.generation > position.generation:
         return False

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from typing_extensions import Self
 
-from penstock.attempt import Driver
+from penstock.attempt import DriverToken
 from penstock.event.model import ChangeEvent
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, is_delivered_entry, position_of
@@ -29,7 +29,7 @@ class EpochDelivery:
     job: str
     generation: int
     epoch: int
-    drivers: tuple[Driver, ...] = field(default=(), compare=False, repr=False)
+    drivers: tuple[DriverToken, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def writer(self) -> str:

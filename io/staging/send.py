@@ -15,13 +15,13 @@ from penstock.event.coder import decode_event
 from penstock.event.model import ChangeEvent
 from penstock.io.staging.batch import DeliveredBatch, StagedBatch, StagedEvents
 from penstock.io.staging.coders import RecordBlockCoder
+from penstock.io.staging.connector import Connector
 from penstock.io.staging.delivery import (
     Refusal,
     RefusalError,
     RowRefusedError,
     Sender,
     Sent,
-    Target,
 )
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.io.staging.operations import clean_up
@@ -46,7 +46,7 @@ class SendBatchesFn(beam.DoFn):
 
     def __init__(
         self,
-        target: Target,
+        connector: Connector,
         sink: str,
         staging: FileStore | None = None,
         *,
@@ -56,7 +56,7 @@ class SendBatchesFn(beam.DoFn):
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._target = target
+        self._connector = connector
         self._sink = sink
         self._staging = staging
         self._selection = selection
@@ -74,7 +74,7 @@ class SendBatchesFn(beam.DoFn):
         events = StagedEvents(batch, RecordBlockCoder().decode, decode_event, self._selection)
         sent = self._send(batch, events)
         for refusal in sent.refused:
-            refused = RefusedEvent(_event_at(events, refusal), self._target.name, refusal.reason)
+            refused = RefusedEvent(_event_at(events, refusal), self._connector.name, refusal.reason)
             yield beam.pvalue.TaggedOutput(REFUSED, refused)
         # Count the batch in each try: exactly one try of the step is part of a committed epoch.
         self._batches.inc()
@@ -95,7 +95,7 @@ class SendBatchesFn(beam.DoFn):
         try:
             return repeat_while_unavailable(
                 lambda: self._send_once(batch, events),
-                self._target.name,
+                self._connector.name,
                 self._unavailable_seconds,
                 self._clock,
                 self._pause,
@@ -105,7 +105,7 @@ class SendBatchesFn(beam.DoFn):
 
     def _send_once(self, batch: StagedBatch, events: StagedEvents) -> Sent:
         if self._sender is None:
-            self._sender = self._target.open(skip_refused=self._skip_refused)
+            self._sender = self._connector.open(skip_refused=self._skip_refused)
         try:
             return self._sender.send(batch.delivery, events)
         except BaseException:
@@ -123,7 +123,7 @@ class SendBatchesFn(beam.DoFn):
         event = _event_at(events, refusal)
         table = event.source.qualified_table
         return RowRefusedError(
-            f"{self._target.name} refuses the {event.op} of a row of {table or event.source.system} at "
+            f"{self._connector.name} refuses the {event.op} of a row of {table or event.source.system} at "
             f"position {event.id}: {refusal.reason}. {error.batch}. Correct the target, then "
             "start the pipeline again. Or give the sink an error output (with_exception_handling), and it continues "
             "without the row" + (f"; or leave the table out (without_tables={table})" if table else ""),

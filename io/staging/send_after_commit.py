@@ -18,8 +18,8 @@ from penstock.io.staging import delivery_coders  # noqa: F401  registers the cod
 from penstock.io.staging.batch import EventBlocks
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.collect import CollectRecordsFn, in_global_window
+from penstock.io.staging.connector import Connector
 from penstock.io.staging.dead_letter_limit import check_limit, stop_at_refused
-from penstock.io.staging.delivery import Target
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.preview import Preview
 from penstock.io.staging.refused import REFUSED, RefusedEvent
@@ -41,7 +41,7 @@ BATCH_BYTES = 64 * 1024 * 1024
 class SendAfterCommit(beam.PTransform):
     """Send change events to a target after the commit of the epoch that brought them.
 
-        events | SendAfterCommit(PostgresTarget(…), shards=4)
+        events | SendAfterCommit(Connector(PostgresTarget(…), …), shards=4)
 
     The events of each epoch are staged by shard. Their commit makes the batches final. After it each batch is sent,
     again and again until the target has it. So a batch that is sent twice has equal content and an equal `Delivery`
@@ -57,7 +57,7 @@ class SendAfterCommit(beam.PTransform):
     State: for each shard the events since the last commit, or of the last `roll_seconds`.
 
     Args:
-        target: the configuration of the target.
+        connector: the target, and how it is opened.
         shards: how many batches are sent at the same time. More than the number of tasks has no effect.
         roll_seconds: how long events are collected before they are sent (processing time); 0 sends with every epoch.
         staging: a folder or URL for staged batches; None: in the checkpoint. All workers must reach it, and only the
@@ -67,7 +67,7 @@ class SendAfterCommit(beam.PTransform):
 
     def __init__(
         self,
-        target: Target,
+        connector: Connector,
         *,
         shards: int = SHARDS,
         roll_seconds: float = 0,
@@ -79,7 +79,7 @@ class SendAfterCommit(beam.PTransform):
             raise UsageError(f"shards must be 1 or more, got {shards!r}.")
         if not unavailable_seconds >= 0:
             raise UsageError(f"unavailable_seconds must be 0 or more, got {unavailable_seconds!r}.")
-        self._target = target
+        self._connector = connector
         self._shards = shards
         self._policy = RollingPolicy(round(roll_seconds * 1e6), BATCH_BYTES)
         self._staging = None if staging is None else store_of(staging)
@@ -108,20 +108,20 @@ class SendAfterCommit(beam.PTransform):
     @property
     def preview(self) -> Preview:
         """What the sink writes for one event; see `penstock.io.staging.preview`."""
-        return self._target.preview
+        return self._connector.preview
 
     def check(self) -> None:
         """Check the target, and the place for staged batches if one is given; see `penstock.preflight`."""
         if self._staging is not None:
             self._staging.check_writable()
-        self._target.check()
+        self._connector.check()
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
         # See `WriteStagedFiles.expand`.
         sink = sink_name(events.pipeline.transforms_stack[-1].full_label)
         roll = RollBatchesFn(self._staging, sink, self._policy, EventBlocks(RecordBlockCoder().encode))
         send = SendBatchesFn(
-            self._target,
+            self._connector,
             sink,
             self._staging,
             selection=self._selection,
@@ -141,12 +141,12 @@ class SendAfterCommit(beam.PTransform):
         # Beam knows the type of the main output only.
         refused.element_type = RefusedEvent
         if self._max_dead_letters is not None:
-            refused |= "Limit" >> stop_at_refused(self._max_dead_letters, self._target.name)
+            refused |= "Limit" >> stop_at_refused(self._max_dead_letters, self._connector.name)
         return delivered, refused
 
     def display_data(self) -> dict[str, Any]:
         return {
-            "target": self._target.name,
+            "target": self._connector.name,
             "shards": self._shards,
             "roll_seconds": self._policy.after_us / 1e6,
             "unavailable_seconds": self._unavailable_seconds,

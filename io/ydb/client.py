@@ -98,8 +98,8 @@ class Client:
         with self._explained():
             self._ask(request, _apis.TopicService, "CommitOffset", ydb_topic_pb2.CommitOffsetResult)
 
-    def open(self, partition: int, read_from: int) -> StreamCall:
-        """Start reading a partition, without a consumer; see `reader.Service`."""
+    def open(self, partition: int, read_from: int) -> Call:
+        """Start reading a partition, without a consumer; see `reader.Opener`."""
         settings = _Read.InitRequest.TopicReadSettings(
             path=self._stream.topic_path, partition_ids=[partition]
         )
@@ -118,7 +118,7 @@ class Client:
                 _apis.TopicService.StreamRead,
                 settings=ydb.BaseRequestSettings().with_timeout(_STREAM_SECONDS),
             )
-        return StreamCall(answers, outgoing, str(self._stream), partition, self._explained, self._token)
+        return Call(answers, outgoing, str(self._stream), partition, self._explained, self._token)
 
     def _describe_table(self) -> Any:
         session = self._ask(
@@ -173,7 +173,7 @@ class Client:
             raise UnreachableError(f"{self._stream}: {error}") from None
 
 
-class StreamCall:
+class Call:
     """One StreamRead call for one partition; see `reader.Call`."""
 
     def __init__(

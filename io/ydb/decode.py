@@ -103,7 +103,7 @@ READERS = {"JSON": read_json, "DEBEZIUM_JSON": read_debezium, "DYNAMODB_STREAMS_
 
 
 def changed_table(table: Table, schema: str) -> Table:
-    """Return `table` as a schema change describes it; `schema` is that of a `Position`.
+    """Return `table` as a schema change describes it; `schema`: see `Position.schema`.
 
     Raises:
         ValueError: it is no description of a table.

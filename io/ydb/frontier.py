@@ -5,7 +5,7 @@
     frontier.watermark                                       # no unread change is below
 
 A topic with auto-partitioning splits and merges partitions. Each partition has its own offsets, and its changes of a
-key come before those of its children. The rules:
+key come before the changes of its children. The rules:
 
 1. **A child opens when all its parents are known to be finished.** A parent that ends names its children and, for a
    merge, the other parents. So the entry of a waiting child lists its unfinished parents. A parent that is not known
@@ -43,7 +43,8 @@ class Position(NamedTuple):
     - `offset`: of the next message. `sought`: it is the first one that was written at the start of the read or later,
       at this offset or after it. Otherwise it is exactly this offset, and a gap before it is an error.
     - `watermark`: no unread change of the partition is below it, in nanoseconds.
-    - `snapshot`: the lowest virtual timestamp so far, which is that of the initial scan. None: it is not looked for.
+    - `snapshot`: the lowest virtual timestamp so far, which the rows of the initial scan have. None: it is not looked
+      for.
     - `schema`: the last schema change of the partition: its version in 20 digits, then JSON. Empty: none.
     - `parents`: (partition, end) of finished parents, until the first step, so that a consumer can commit their ends.
     """
@@ -190,13 +191,14 @@ class Frontier:
         if not self.waiting:
             return self
         opened, waiting = dict(self.open), dict(self.waiting)
+        # To the end: a child that is dropped because it begins after the end may free its own children.
         while ready := self._ready(opened, waiting):
             for number in ready:
                 position = waiting.pop(number).position(self.start)
                 # A child begins at the watermark of its parents, so this is decided without reading it.
                 if self.end is None or position.watermark <= self.end:
                     opened[number] = position
-                else:  # all its changes are after the end, and so are those of its children
+                else:  # all changes of it and of its children are after the end
                     waiting = _without_parent(waiting, number, position)
         return replace(self, open=opened, waiting=waiting)
 
@@ -249,6 +251,7 @@ class Frontier:
         last = self.open[partition]
         waiting = dict(self.waiting)
         # Each parent of a merge announces the child.
+        # A child that another parent has announced keeps what that parent said; see `_merged`.
         for child in children:
             waiting[child] = _merged(waiting.get(child), Waiting(parents))
         opened = {number: position for number, position in self.open.items() if number != partition}
@@ -261,6 +264,7 @@ class Frontier:
             for parent in child.unfinished & family.keys():
                 united = family[number] | family[parent]
                 for member in united:
+                    # All members share one set, so that families which meet later are united as a whole.
                     family[member] = united
         return [tuple(sorted(each)) for each in {id(each): each for each in family.values()}.values()]
 

@@ -1,6 +1,6 @@
-"""Readers that outlive a bundle: opened once, lent to one bundle after another, closed when no bundle continues them.
+"""Readers that outlive a bundle: opened once, resumed by one bundle after another, closed when none continues them.
 
-A reader goes back to the pool of its process when a bundle ends without an error, and is lent only to a bundle that
+A reader is parked in the pool of its process when a bundle ends without an error, and is resumed only by a bundle that
 asks for *exactly* its position. If an epoch was repeated or the partition was read elsewhere, the position differs and
 a new reader is made. A reader that no bundle asks for within `idle_stream_seconds` is stopped.
 
@@ -26,9 +26,10 @@ from penstock.errors import PenstockError
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.status import UnreachableError
+from penstock.io.change_streams.stream_thread import stop_all
 from penstock.io.ydb.frontier import Frontier, Position
 from penstock.io.ydb.prefetch import Prefetcher
-from penstock.io.ydb.reader import PartitionReader, Service, stop_all
+from penstock.io.ydb.reader import Opener, StreamReader
 from penstock.io.ydb.steps import Rules
 
 _LOGGER = logging.getLogger(__name__)
@@ -36,11 +37,11 @@ _REFRESH_SECONDS = 60.0
 """How often the table is described again, to learn of new columns."""
 _TOKEN_SECONDS = 1800.0
 """How often the token of a stream is sent again. The SDK's reader does it every hour; tokens of IAM live 12 hours."""
-_SMALLEST_SHARE = 64 << 10
+_MIN_SHARE = 64 << 10
 """Bytes that a partition may be read ahead, however many there are."""
 
 
-class Topic(Service, Protocol):
+class CommittingOpener(Opener, Protocol):
     """YDB, as the pool uses it."""
 
     def commit(self, consumer: str, partition: int, offset: int) -> None:
@@ -56,7 +57,7 @@ class StreamPool:
 
     def __init__(
         self,
-        topic: Topic,
+        opener: CommittingOpener,
         rules: Rules,
         limits: Limits,
         heartbeat_seconds: float,
@@ -66,13 +67,13 @@ class StreamPool:
         refresh: Callable[[], None] | None = None,
     ) -> None:
         self.limits, self.ahead = limits, ReadAhead(limits.buffer_bytes)
-        self._topic, self._rules, self._heartbeat_seconds = topic, rules, heartbeat_seconds
+        self._opener, self._rules, self._heartbeat_seconds = opener, rules, heartbeat_seconds
         self._consumer, self._check, self._refresh = consumer, check, refresh
         self._refresh_at = time.monotonic() + _REFRESH_SECONDS
         self._token_at = time.monotonic() + _TOKEN_SECONDS
         self._checked = False
-        self._running: set[PartitionReader] = set()
-        self._parked: list[tuple[float, PartitionReader]] = []
+        self._running: set[StreamReader] = set()
+        self._parked: list[tuple[float, StreamReader]] = []
         self._to_commit: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self._worker: threading.Thread | None = None
@@ -81,15 +82,15 @@ class StreamPool:
         self._work_to_do = threading.Event()
 
     @contextmanager
-    def checkout(self, frontier: Frontier) -> Iterator[Prefetcher]:
-        """Lend a prefetcher, which borrows readers as `serve` asks for them. After an error they are stopped."""
+    def prefetching(self, frontier: Frontier) -> Iterator[Prefetcher]:
+        """Yield a prefetcher, which resumes readers as `serve` asks for them. After an error they are stopped."""
         if not self._checked:
             self._check(frontier)
             self._checked = True
         with Prefetcher(self) as prefetcher:
             yield prefetcher
 
-    def begin(self, openings: Mapping[int, Position]) -> None:
+    def begin(self, positions: Mapping[int, Position]) -> None:
         """Start a bundle: note the offsets to commit. If it continues no parked reader, stop all of them.
 
         Raises what the periodic work raised.
@@ -100,21 +101,22 @@ class StreamPool:
             raise error
         if self._consumer:
             with self.ahead.changed:
-                for partition, position in openings.items():
+                for partition, position in positions.items():
                     ends = [*position.parents, *([] if position.sought else [(partition, position.offset)])]
                     self._to_commit.update({n: end for n, end in ends if end > self._committed.get(n, 0)})
             self._work_to_do.set()
         with self.ahead.changed:
             # If the bundle continues none, another worker reads these partitions now.
-            if any(openings.get(reader.partition) == reader.position for _, reader in self._parked):
+            if any(positions.get(reader.partition) == reader.position for _, reader in self._parked):
                 return
+            # Stopped outside of the lock, which their threads need to end.
             parked, self._parked = self._parked, []
         stop_all([reader for _, reader in parked])
 
-    def borrow(self, partition: int, position: Position, streams: int) -> PartitionReader:
+    def resume(self, partition: int, position: Position, streams: int) -> StreamReader:
         """Return a reader that stands at this position: a parked one, or a new one.
 
-        `streams`: how many partitions share the budget. A parked reader whose thread has failed is lent too, so that
+        `streams`: how many partitions share the budget. A parked reader whose thread has failed is resumed too, so that
         the bundle raises the error.
         """
         with self.ahead.changed:
@@ -123,12 +125,12 @@ class StreamPool:
                     del self._parked[number]
                     break
             else:
-                share = max(_SMALLEST_SHARE, self.limits.buffer_bytes // max(1, streams))
-                reader = PartitionReader(
+                share = max(_MIN_SHARE, self.limits.buffer_bytes // max(1, streams))
+                reader = StreamReader(
                     partition,
                     position,
                     self._rules,
-                    self._topic,
+                    self._opener,
                     self.limits.unavailable_seconds,
                     self.ahead,
                     share,
@@ -137,7 +139,7 @@ class StreamPool:
             self._ensure_worker()
             return reader
 
-    def give_back(self, reader: PartitionReader) -> None:
+    def park(self, reader: StreamReader) -> None:
         """Park a reader for the next bundle; the oldest one is stopped when there are too many."""
         with self.ahead.changed:
             self._running.discard(reader)
@@ -151,7 +153,7 @@ class StreamPool:
         for parked in surplus:
             parked.stop()
 
-    def drop(self, reader: PartitionReader) -> None:
+    def drop(self, reader: StreamReader) -> None:
         """Forget a reader that its bundle stops."""
         with self.ahead.changed:
             self._running.discard(reader)
@@ -170,9 +172,10 @@ class StreamPool:
                 self._worker, self._error = None, error
 
     def _work(self) -> None:
-        """Do the periodic work. The thread ends when there are no readers; the next one starts another."""
+        """Do the periodic work. The thread ends when there are no readers; `resume` or `park` starts one."""
         ask_at = 0.0
         while True:
+            # First in the round: it must also happen in the last one, before the thread ends.
             self._commit()
             now = time.monotonic()
             found = self._readers(now)
@@ -180,7 +183,7 @@ class StreamPool:
                 return
             readers, expired = found
             stop_all(expired)
-            if not readers:  # look again at once: another bundle may have borrowed a reader
+            if not readers:  # look again at once: another bundle may have resumed a reader
                 continue
             if now >= ask_at:
                 ask_at = now + self._heartbeat_seconds
@@ -193,13 +196,13 @@ class StreamPool:
             self._work_to_do.wait(max(0.0, until - time.monotonic()))
             self._work_to_do.clear()
 
-    def _readers(self, now: float) -> tuple[list[PartitionReader], list[PartitionReader]] | None:
+    def _readers(self, now: float) -> tuple[list[StreamReader], list[StreamReader]] | None:
         """Return the readers that run or are parked, and those that expired; None: there are none, the worker ends."""
         with self.ahead.changed:
             expired = [reader for until, reader in self._parked if until <= now]
             self._parked = [parked for parked in self._parked if parked[0] > now]
             readers = [*self._running, *(reader for _, reader in self._parked)]
-            # Under the lock, so that `borrow` either finds this thread or starts another.
+            # Under the lock, so that `resume` either finds this thread or starts another.
             if not readers and not expired:
                 self._worker = None
                 return None
@@ -208,16 +211,17 @@ class StreamPool:
     def _commit(self) -> None:
         with self.ahead.changed:
             due, self._to_commit = self._to_commit, {}
+        # Outside of the lock: a commit is a request, and readers need the lock for each batch.
         for partition, offset in due.items():
             try:
-                self._topic.commit(self._consumer, partition, offset)
+                self._opener.commit(self._consumer, partition, offset)
             except (PenstockError, UnreachableError) as error:
                 # A failed offset commit does not fail the pipeline: a later commit includes this one.
                 _LOGGER.warning("offset %d of partition %d was not committed: %s", offset, partition, error)
             else:
                 self._committed[partition] = offset
 
-    def _send_tokens(self, now: float, readers: list[PartitionReader]) -> None:
+    def _send_tokens(self, now: float, readers: list[StreamReader]) -> None:
         if now < self._token_at:
             return
         self._token_at = now + _TOKEN_SECONDS

@@ -1,6 +1,6 @@
 """Reads many partitions ahead: a thread for each (see `reader`), one consumer that takes.
 
-    with pool.checkout(frontier) as prefetcher:
+    with pool.prefetching(frontier) as prefetcher:
         prefetcher.serve(frontier)                # run exactly the partitions that are open
         batch = prefetcher.take(timeout=0.05)     # steps of one partition, in order; None: nothing yet
 
@@ -19,8 +19,9 @@ from typing_extensions import Self
 
 from penstock.io.change_streams.prefetch import ReadAhead, Traffic
 from penstock.io.change_streams.settings import Limits
+from penstock.io.change_streams.stream_thread import stop_all
 from penstock.io.ydb.frontier import Frontier, Position
-from penstock.io.ydb.reader import MOST_IN_BATCH, Batch, PartitionReader, stop_all
+from penstock.io.ydb.reader import MAX_IN_BATCH, Batch, StreamReader
 
 _TURN_SECONDS = 1.0
 """How long a partition may be read while others wait for its place."""
@@ -31,24 +32,24 @@ _FIRST_RECORD_SECONDS = 5.0
 
 
 class Streams(Protocol):
-    """The pool that a prefetcher borrows its readers from."""
+    """The pool from which a prefetcher resumes its readers."""
 
     @property
     def limits(self) -> Limits: ...
     @property
     def ahead(self) -> ReadAhead: ...
-    def begin(self, openings: Mapping[int, Position]) -> None: ...
-    def borrow(self, partition: int, position: Position, streams: int) -> PartitionReader: ...
-    def give_back(self, reader: PartitionReader) -> None: ...
-    def drop(self, reader: PartitionReader) -> None: ...
+    def begin(self, positions: Mapping[int, Position]) -> None: ...
+    def resume(self, partition: int, position: Position, streams: int) -> StreamReader: ...
+    def park(self, reader: StreamReader) -> None: ...
+    def drop(self, reader: StreamReader) -> None: ...
 
 
 class Prefetcher:
-    """The readers that one `process` call has borrowed. `serve`, `take`, then the end of the `with`."""
+    """The readers of one `process` call. `serve`, `take`, then the end of the `with`."""
 
     def __init__(self, pool: Streams) -> None:
         self._pool, self._changed = pool, pool.ahead.changed
-        self._running: dict[int, PartitionReader] = {}
+        self._running: dict[int, StreamReader] = {}
         self._in_hand: Batch | None = None
         self._gathered = 0  # steps that may be taken before more of them are waited for
         self._takes_turns = False
@@ -57,20 +58,23 @@ class Prefetcher:
 
     def serve(self, frontier: Frontier) -> None:
         """Read the open partitions of the frontier and no others."""
+        # First, because the claims of the last batch decide at which positions the readers stand.
         self._settle()
-        openings = frontier.open
+        positions = frontier.open
         if begins := self._began is None:
-            self._pool.begin(openings)
-        for partition in self._running.keys() - openings.keys():
+            self._pool.begin(positions)
+        # Finished, or moved to another part of the frontier: the reader must not hold its share.
+        for partition in self._running.keys() - positions.keys():
             self._stop(partition)
         most = self._pool.limits.max_concurrent_partitions
-        self._takes_turns = len(openings) > most
-        by_watermark = sorted(openings, key=lambda number: (openings[number].watermark, number))
+        self._takes_turns = len(positions) > most
+        by_watermark = sorted(positions, key=lambda number: (positions[number].watermark, number))
         waiting = [number for number in by_watermark if number not in self._running]
         if waiting:
+            # Only as many turns end as partitions wait; the other streams stay open.
             self._end_turns(len(self._running) + len(waiting) - most)
         for number in waiting[: most - len(self._running)]:
-            reader = self._pool.borrow(number, openings[number], min(len(openings), most))
+            reader = self._pool.resume(number, positions[number], min(len(positions), most))
             reader.running_since = time.monotonic()
             self._running[number] = reader
         if begins:
@@ -85,7 +89,7 @@ class Prefetcher:
             return None
         # One short pause here costs less than a wake-up of this thread for each record.
         # Once per round of batches: without `_gathered` each of many partitions with one record would cost a pause.
-        if self._gathered <= 0 and _queued(waiting) < MOST_IN_BATCH:
+        if self._gathered <= 0 and _queued(waiting) < MAX_IN_BATCH:
             time.sleep(_GATHER_SECONDS)
         with self._changed:
             waiting = self._waiting()
@@ -107,7 +111,7 @@ class Prefetcher:
 
     data_expected = first_record_pending
 
-    def _is_awaited(self, reader: PartitionReader) -> bool:
+    def _is_awaited(self, reader: StreamReader) -> bool:
         ran_at_first = self._began is not None and reader.running_since <= self._began
         young = time.monotonic() < reader.opened + _FIRST_RECORD_SECONDS
         return ran_at_first and young and reader.first_record_pending
@@ -128,11 +132,11 @@ class Prefetcher:
         return done
 
     def close(self, *, keep: bool = False) -> None:
-        """Give the readers back to the pool, or stop them."""
+        """Park the readers, or stop them."""
         self._settle()
         readers, self._running = list(self._running.values()), {}
         for reader in readers:
-            (self._pool.give_back if keep else self._pool.drop)(reader)
+            (self._pool.park if keep else self._pool.drop)(reader)
         if not keep:
             stop_all(readers)
 
@@ -144,7 +148,7 @@ class Prefetcher:
     ) -> None:
         self.close(keep=kind is None)
 
-    def _waiting(self) -> list[PartitionReader]:
+    def _waiting(self) -> list[StreamReader]:
         return [reader for reader in self._running.values() if reader.waiting]
 
     def _settle(self) -> None:
@@ -152,6 +156,7 @@ class Prefetcher:
         if batch is None:
             return
         with self._changed:
+            # The grant is sent below, outside of the lock: it is a message to the server.
             granted = batch.reader.settle(batch)
         if batch.claimed > len(batch.steps):  # with the end of the partition
             self._stop(batch.reader.partition)
@@ -166,7 +171,7 @@ class Prefetcher:
         self._pool.drop(reader)
         reader.stop()
 
-    def _count(self, reader: PartitionReader) -> None:
+    def _count(self, reader: StreamReader) -> None:
         self._traffic = self._traffic.and_also(reader.uncounted())
 
     def _end_turns(self, surplus: int) -> None:
@@ -182,5 +187,5 @@ class Prefetcher:
             self._stop(reader.partition)
 
 
-def _queued(readers: list[PartitionReader]) -> int:
+def _queued(readers: list[StreamReader]) -> int:
     return sum(reader.queued for reader in readers)

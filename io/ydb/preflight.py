@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import PositionLostError, SetupError
-from penstock.io.change_streams.snapshots.options import INITIAL, NEVER
+from penstock.io.change_streams.incremental.options import INITIAL, NEVER
 from penstock.io.ydb.description import Description, PartitionDescription
 from penstock.io.ydb.frontier import UNKNOWN, Frontier, Position, Waiting
 from penstock.io.ydb.source import ChangeStream

@@ -28,16 +28,17 @@ from typing_extensions import Self
 from penstock.errors import UsageError
 from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import in_range, named, period
+from penstock.io.change_streams.incremental.options import NEVER, WHEN_NEEDED, checked_snapshot
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.settings import Limits
-from penstock.io.change_streams.snapshots.options import NEVER, WHEN_NEEDED, checked_snapshot
 from penstock.io.ydb import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.ydb.decode import changed_table
 from penstock.io.ydb.description import Description
 from penstock.io.ydb.frontier import Frontier
 from penstock.io.ydb.lineage import lineage_events
 from penstock.io.ydb.metrics import YdbMetrics
+from penstock.io.ydb.options import YdbChangefeedOptions
 from penstock.io.ydb.pool import StreamPool
 from penstock.io.ydb.preflight import (
     check_changefeed,
@@ -51,7 +52,6 @@ from penstock.io.ydb.record import ChangefeedRecord, Table
 from penstock.io.ydb.source import ChangeStream, Connection, Settings
 from penstock.io.ydb.steps import Rules
 from penstock.io.ydb.tracker import FrontierCoder, YdbTracker
-from penstock.timestamps import Timelike
 
 if TYPE_CHECKING:
     from penstock.io.ydb.client import Client
@@ -138,39 +138,13 @@ class Tables:
         return self._changed(schema) if schema else self.described
 
 
-class ReadFromYdbChangefeed(ReadFromChangeStream):
+class ReadFromYdbChangefeed(YdbChangefeedOptions, ReadFromChangeStream):
     """Read the changes of a table from its changefeed, timestamped with their commit times.
 
     For YDB 23.1 and later; auto-partitioned topics from 24.3. All modes and the formats JSON, DEBEZIUM_JSON and
     DYNAMODB_STREAMS_JSON are read. The docstring of this module says what is promised about order, repeats and the
-    watermark. At most one kind of credentials may be given; none means those of the SDK's YDB_* environment variables
-    on the workers, or else anonymous access.
-
-    Args:
-        endpoint: ``grpc://host:port``, or ``grpcs://host:port`` for TLS.
-        database: absolute path of the database, such as ``/prod/shop``.
-        table: path of the table below the database.
-        changefeed: name of the changefeed.
-        start: the first commit time to read, inclusive. None means everything that the topic has, which is the way to
-            read an initial scan.
-        end: the last commit time to read, inclusive. None means without end.
-        consumer: name of a consumer of the topic. When a position is in a checkpoint, its offset is committed for the
-            consumer, so that lag can be seen in YDB, and so that an important consumer keeps what was not read.
-            None: nothing is committed.
-        delivery_seconds: how long YDB may need to write a change to the topic. The watermark of a changefeed without
-            barriers is so much behind the time of writing; 0 to 86,400.
-        snapshot: ``initial`` (or True) demands a changefeed whose initial scan can be read from its first row.
-            ``never`` (or False) leaves out the rows of the scan. None: rows of a scan are read if there are any.
-        token: an access token.
-        user, password: a user of YDB.
-        service_account_file: a file on the workers with the key of a service account, for Yandex Cloud.
-        metadata_credentials: take tokens from the metadata service of the virtual machine.
-        root_certificates: a PEM file on the workers, for servers whose certificates no public authority signed.
-        heartbeat_seconds: how often the server is asked about idle partitions; 0.05 to 60.
-        unavailable_seconds: how long YDB may fail to answer before the pipeline fails.
-        max_concurrent_partitions: how many topic partitions one worker process reads at once.
-        buffer_bytes: how much one worker process may read ahead of the pipeline.
-        idle_stream_seconds: how long an open stream waits for the next bundle that continues at its position.
+    watermark. At most one kind of credentials may be given. Without any, the SDK takes them from the YDB_* environment
+    variables of the workers, or else access is anonymous.
 
     Raises:
         UsageError: an argument is missing, malformed or out of range. Whether the changefeed exists is known only to
@@ -182,65 +156,24 @@ class ReadFromYdbChangefeed(ReadFromChangeStream):
     record_type = ChangefeedRecord
     _settings: Settings
 
-    def __init__(
-        self,
-        *,
-        endpoint: str,
-        database: str,
-        table: str,
-        changefeed: str,
-        start: Timelike | None = None,
-        end: Timelike | None = None,
-        consumer: str | None = None,
-        delivery_seconds: float = 10.0,
-        snapshot: str | bool | None = None,
-        token: str | None = None,
-        user: str | None = None,
-        password: str | None = None,
-        service_account_file: str | None = None,
-        metadata_credentials: bool = False,
-        root_certificates: str | None = None,
-        heartbeat_seconds: float = 1.0,
-        unavailable_seconds: float = 60.0,
-        max_concurrent_partitions: int = 32,
-        buffer_bytes: int = 32 << 20,
-        idle_stream_seconds: float = 3.0,
-    ) -> None:
-        first, last = period(0 if start is None else start, end, ahead_seconds=600)
+    def __post_init__(self) -> None:
         stream = ChangeStream(
-            _path("database", database, absolute=True),
-            _path("table", table, absolute=False),
-            named("changefeed", changefeed),
-            first,
-            last,
+            _path("database", self.database, absolute=True),
+            _path("table", self.table, absolute=False),
+            named("changefeed", self.changefeed),
+            *period(0 if self.start is None else self.start, self.end, ahead_seconds=600),
         )
-        connection = Connection.checked(
-            endpoint=endpoint,
-            token=token or "",
-            user=user or "",
-            password=password or "",
-            service_account_file=service_account_file or "",
-            metadata_credentials=metadata_credentials,
-            root_certificates=root_certificates or "",
-        )
-        limits = Limits.checked(
-            unavailable_seconds=unavailable_seconds,
-            max_concurrent_partitions=max_concurrent_partitions,
-            buffer_bytes=buffer_bytes,
-            idle_stream_seconds=idle_stream_seconds,
-        )
-        heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 0.05, 60))
         settings = Settings(
-            connection=connection,  # type: ignore[arg-type]
-            heartbeat_ms=heartbeat_ms,
-            limits=limits,
+            connection=Connection.checked(self),  # type: ignore[arg-type]
+            limits=Limits.checked(self, max_concurrent_partitions=self.max_concurrent_partitions),
+            heartbeat_ms=round(1000 * in_range("heartbeat_seconds", self.heartbeat_seconds, 0.05, 60)),
             identity=stream.identity,
             end=stream.end,
-            consumer=consumer or "",
-            delivery_seconds=in_range("delivery_seconds", delivery_seconds, 0, 86_400),
-            snapshot="" if snapshot is None else _snapshot(snapshot),
+            consumer=self.consumer or "",
+            delivery_seconds=in_range("delivery_seconds", self.delivery_seconds, 0, 86_400),
+            snapshot="" if self.snapshot is None else _snapshot(self.snapshot),
         )
-        super().__init__(stream, settings)
+        ReadFromChangeStream.__init__(self, stream, settings)
 
     def for_preview(self) -> Self:
         """Return a copy that leaves no trace: it commits no offset of a consumer; see the base class."""

@@ -3,33 +3,28 @@
 - **Order**: the order of offsets.
 - **Memory**: the server sends as many bytes as the reader has granted; claimed steps are granted again.
 - **Errors** of the thread are raised by `take`, in the consumer. A stream that breaks off is opened again from the last
-  message, after a pause, which also grows while only this partition is refused.
+  message; see `StreamThread`.
 
 Knows neither Beam nor the client.
 """
 
 from __future__ import annotations
 
-import math
-import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.change_streams.prefetch import Claim, ReadAhead, Traffic
+from penstock.io.change_streams.prefetch import Claim, ReadAhead
 from penstock.io.change_streams.refusals import Refusals
-from penstock.io.change_streams.status import UnreachableError
+from penstock.io.change_streams.stream_thread import StreamThread
 from penstock.io.ydb.frontier import Advanced, Ended, Finished, Position
 from penstock.io.ydb.steps import Message, PartitionSteps, PendingStep, Rules
 
-MOST_IN_BATCH = 256
+MAX_IN_BATCH = 256
 """Steps that are handed over at once."""
-MOST_IN_RUN = 16
+MAX_IN_CLAIM = 16
 """Records in one claim: few, so that a consumer that is split soon comes to an end."""
-_PAUSE_AFTER_OK = 0.02
-"""Seconds before a stream that the server ended without an error is opened again."""
 
 
 class Started(NamedTuple):
@@ -78,13 +73,13 @@ class Call(Protocol):
         """Ask for a `Status`."""
 
     def refresh_token(self) -> None:
-        """Send the present token: the server checks that of a stream again while it runs."""
+        """Send the present token: the server checks the token of a stream again while it runs."""
 
     def cancel(self) -> None:
         """Cancel the stream; the iteration ends or raises."""
 
 
-class Service(Protocol):
+class Opener(Protocol):
     """YDB, as the threads use it; see `client.Client`."""
 
     @property
@@ -103,9 +98,7 @@ class Batch:
 
     __slots__ = ("claimed", "last", "reader", "steps")
 
-    def __init__(
-        self, reader: PartitionReader, steps: list[PendingStep], last: Finished | Ended | None
-    ) -> None:
+    def __init__(self, reader: StreamReader, steps: list[PendingStep], last: Finished | Ended | None) -> None:
         self.reader, self.steps, self.last = reader, steps, last
         self.claimed = 0
 
@@ -117,15 +110,15 @@ class Batch:
     def claims(self) -> Iterator[Claim]:
         """Yield runs of records with the position after each run, then the end of the partition."""
         steps, partition = self.steps, self.reader.partition
-        for first in range(0, len(steps), MOST_IN_RUN):
-            run = steps[first : first + MOST_IN_RUN]
+        for first in range(0, len(steps), MAX_IN_CLAIM):
+            run = steps[first : first + MAX_IN_CLAIM]
             records = [record for _, record, _ in run if record is not None]
             yield len(run), records, Advanced(partition, run[-1].position)
         if self.last is not None:
             yield 1, (), self.last
 
 
-class PartitionReader:
+class StreamReader(StreamThread[Call]):
     """The thread that reads a partition, and its queue. One consumer.
 
     `position` is how far steps were claimed, and so where the queue begins.
@@ -136,32 +129,26 @@ class PartitionReader:
         partition: int,
         position: Position,
         rules: Rules,
-        service: Service,
+        opener: Opener,
         unavailable_seconds: float,
         ahead: ReadAhead,
         share: int,
     ) -> None:
         """`share`: how many bytes may be read ahead."""
+        super().__init__(
+            opener.backoff, _REFUSALS, partition, f"partition {partition}", unavailable_seconds, ahead
+        )
         self.partition, self.position = partition, position
-        self.error: BaseException | None = None
-        self.opened = self.running_since = time.monotonic()
         self._steps = PartitionSteps(rules, partition, position)
         self._start_of_read = rules.stream.start
-        self._service, self._ahead = service, ahead
-        self._unavailable_seconds = unavailable_seconds
-        # Besides that of the service: one partition may be refused while others are answered.
-        self._own_backoff = Backoff("YDB", UnreachableError)
-        self._refusal = id(service), partition
+        self._opener = opener
         self._share, self._unreturned = share, 0
         self._queue: deque[PendingStep] = deque()
         self._last: Finished | Ended | None = None
         self._end_offset: int | None = None
         self._claimed_any = False
-        self._requests = self._retries = self._received_bytes = 0
-        self._call: Call | None = None
-        self._is_started = self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="penstock-ydb-reader", daemon=True)
-        self._thread.start()
+        self._is_started = False
+        self.start()
 
     # The consumer's side; the lock is held.
 
@@ -191,16 +178,19 @@ class PartitionReader:
         """Return queued steps as one batch. Raises what the thread raised, once all steps before it were taken."""
         if not self._queue and self._last is None and self.error is not None:
             raise self.error
-        count = min(len(self._queue), MOST_IN_BATCH)
+        count = min(len(self._queue), MAX_IN_BATCH)
         steps = [self._queue.popleft() for _ in range(count)]
+        # The end of the partition only with the last steps: it must be claimed after all of them.
         return Batch(self, steps, None if self._queue else self._last)
 
     def settle(self, batch: Batch) -> int:
         """Note what was claimed of a batch and put the rest back. Return how many bytes to grant to the server."""
         claimed = batch.claimed
         done = batch.steps[:claimed]
+        # `extendleft` turns the order around, so the steps are reversed first.
         self._queue.extendleft(reversed(batch.steps[claimed:]))
         if done:
+            # Invariant: `position` is the position before the first step in the queue.
             self.position, self._claimed_any = done[-1].position, True
             size = sum(step.size for step in done)
             self._ahead.queued_bytes -= size
@@ -231,87 +221,34 @@ class PartitionReader:
         if call is not None and self._is_started:
             call.refresh_token()
 
-    def stop(self) -> None:
-        """Cancel the stream and drop what is queued; the thread ends soon."""
-        with self._ahead.changed:
-            self._stopped = True
-            self._ahead.queued_bytes -= sum(step.size for step in self._queue)
-            self._queue.clear()
-            call = self._call
-            self._ahead.changed.notify_all()
-        if call is not None:
-            call.cancel()
-
-    def join(self) -> None:
-        """Wait for the thread of a stopped reader."""
-        self._thread.join()
-
-    def uncounted(self) -> Traffic:
-        """Return the streams that were opened and lost since the last call, and the bytes that were received."""
-        with self._ahead.lock:
-            done = Traffic(self._requests, self._retries, self._received_bytes)
-            self._requests = self._retries = self._received_bytes = 0
-            return done
-
     # The thread's side.
 
-    def _run(self) -> None:
-        try:
-            while self._paused(
-                max(self._service.backoff.remaining_pause(), self._own_backoff.remaining_pause())
-            ):
-                try:
-                    if self._read_stream():
-                        return
-                    self._paused(_PAUSE_AFTER_OK)
-                except UnreachableError as error:
-                    self._retry(str(error))
-        except BaseException as error:  # The consumer must learn of every error: see `take`.
-            with self._ahead.changed:
-                self.error = None if self._stopped else error
-                self._ahead.changed.notify_all()
+    def open_call(self) -> Call:
+        position = self._steps.position
+        return self._opener.open(self.partition, self._start_of_read if position.sought else 0)
 
-    def _paused(self, seconds: float) -> bool:
-        """Wait, and return whether to continue."""
-        with self._ahead.changed:
-            return not self._ahead.changed.wait_for(lambda: self._stopped, seconds) and not self._stopped
+    def drop_queue(self) -> list[int]:
+        sizes = [step.size for step in self._queue]
+        self._queue.clear()
+        return sizes
 
-    def _retry(self, reason: str) -> None:
-        if not self._stopped:
-            with self._ahead.lock:
-                self._retries += 1
-            self._own_backoff.failed(reason, math.inf)
-            self._service.backoff.failed(reason, self._unavailable_seconds)
-            _REFUSALS.failed(self._refusal, f"partition {self.partition}", reason, self._unavailable_seconds)
-
-    def _read_stream(self) -> bool:
+    def read_stream(self) -> bool:
         """Read one stream to its end; return whether the partition, or the read, has ended too."""
         call = self._open()
         if call is None:
             return True
         try:
+            # Invariant: `_steps.position` follows the last queued message, so a new stream continues exactly after it.
             for event in call:
-                self._service.backoff.answered()
-                self._own_backoff.answered()
-                _REFUSALS.answered(self._refusal)
+                self._answered()
                 if self._handle(call, event):
                     return True
         finally:
+            # Before the cancel, so that no grant goes to a call that has ended. The next stream grants the whole share
+            # again.
             self._is_started = False
             call.cancel()
         return self._stopped
-
-    def _open(self) -> Call | None:
-        position = self._steps.position
-        call = self._service.open(self.partition, self._start_of_read if position.sought else 0)
-        with self._ahead.changed:
-            self._requests += 1
-            self._call = call
-            stopped = self._stopped
-        # `stop` may have run between the request and the assignment, and then had no call to cancel.
-        if stopped:
-            call.cancel()
-        return None if stopped else call
 
     def _handle(self, call: Call, event: Event) -> bool:
         """Queue the steps of an event; return whether the partition has ended."""
@@ -327,6 +264,7 @@ class PartitionReader:
                 self._end_offset = event.end
                 # The bytes of queued messages were granted by the previous stream.
                 granted = max(1, self._share - sum(step.size for step in self._queue) - self._unreturned)
+            # The position of the thread and not of the consumer: queued steps must not come again.
             call.start(self._steps.position.offset)
             call.grant(granted)
             self._is_started = True
@@ -357,8 +295,10 @@ class PartitionReader:
                 return True
             if not self._queue:
                 self._ahead.changed.notify_all()
+            # No wait for room: the server sends no more than was granted, so the queue is bounded by the share.
             self._queue.extend(steps)
             size = sum(step.size for step in steps)
+            # The size in the server's count, because grants use the same.
             self._received_bytes += size
             self._ahead.queued_bytes += size
         if self._steps.has_ended:
@@ -369,11 +309,3 @@ class PartitionReader:
         with self._ahead.changed:
             self._last = last
             self._ahead.changed.notify_all()
-
-
-def stop_all(readers: list[PartitionReader]) -> None:
-    """Cancel streams and wait for their threads."""
-    for reader in readers:
-        reader.stop()
-    for reader in readers:
-        reader.join()

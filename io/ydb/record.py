@@ -21,8 +21,8 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
     """The facts about a table and its changefeed that records do not contain.
 
     - `name`: path of the table below the database.
-    - `mode`, `format`: those of the changefeed, such as NEW_IMAGE and JSON.
-    - `columns`, `key`: the columns, and the names of those of the primary key, in its order.
+    - `mode`, `format` of the changefeed, such as NEW_IMAGE and JSON.
+    - `columns`, `key`: the columns, and the names of the columns of the primary key, in its order.
     """
 
     name: str

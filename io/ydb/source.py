@@ -13,6 +13,7 @@ from penstock.errors import UsageError
 from penstock.io.change_streams import settings
 from penstock.io.change_streams.connection import check_address
 from penstock.io.change_streams.source import WithIdentity
+from penstock.io.ydb.options import YdbChangefeedOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class ChangeStream(WithIdentity):
 
     @property
     def topic_path(self) -> str:
-        """The absolute path of the topic: that of the table, then the changefeed."""
+        """The absolute path of the topic: the path of the table, then the changefeed."""
         return f"{self.table_path}/{self.changefeed}"
 
     def __str__(self) -> str:
@@ -44,7 +45,7 @@ class ChangeStream(WithIdentity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """The address and credentials for YDB. At most one kind; none means those of the SDK's environment variables.
+    """The address and credentials for YDB. At most one kind; none means the SDK's environment variables.
 
     `endpoint`: ``grpc://host:port``, or ``grpcs://host:port`` for TLS. `root_certificates`: a PEM file on the worker.
     Secrets are never shown.
@@ -59,14 +60,22 @@ class Connection:
     root_certificates: str = ""
 
     @classmethod
-    def checked(cls, **arguments: str | bool) -> Connection:
-        """Return the connection that a transform's arguments describe.
+    def checked(cls, options: YdbChangefeedOptions) -> Connection:
+        """Return the connection that the options of a transform describe.
 
         Raises:
             UsageError: the endpoint is malformed, several kinds of credentials are given, or a password without a
                 user.
         """
-        made = cls(**arguments)  # type: ignore[arg-type]
+        made = cls(
+            endpoint=options.endpoint,
+            token=options.token or "",
+            user=options.user or "",
+            password=options.password or "",
+            service_account_file=options.service_account_file or "",
+            metadata_credentials=options.metadata_credentials,
+            root_certificates=options.root_certificates or "",
+        )
         scheme, separator, address = made.endpoint.partition("://")
         if not separator or scheme not in ("grpc", "grpcs"):
             raise UsageError(
@@ -92,7 +101,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(settings.Settings):
-    """The common settings, and those of this source.
+    """The common settings, and the settings of this source.
 
     `consumer`: whose offsets are committed; empty: none. `delivery_seconds`: how long YDB may need to write a change
     to the topic, for changefeeds without barriers. `snapshot`: initial or never; empty: the initial scan is read if the

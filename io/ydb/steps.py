@@ -9,7 +9,7 @@
   for an idle partition the server says the earliest time of the next message.
 - **Initial scan**: its rows have the virtual timestamp of the snapshot, which is taken by the transaction that creates
   the topic. So they have the transaction id of the topic's creation. If the server does not say that, the records with
-  the lowest virtual timestamp of the partition count as rows of the scan: also those of new rows that were inserted
+  the lowest virtual timestamp of the partition count as rows of the scan, also if they are new rows that were inserted
   before the first row of the scan was written.
 
 Sources: YDB documentation, "Change Data Capture" (Barriers, Initial table scan, Record retention period);
@@ -117,6 +117,7 @@ class PartitionSteps:
             LineageError: it was read before.
         """
         offset, watermark, sought, snapshot, schema, _ = self.position
+        # Offsets are consecutive: a hole means that retention has deleted messages.
         if message.offset != offset:
             # The first message of a read that begins at a time is at an offset that is not known before.
             if message.offset < offset:
@@ -139,6 +140,7 @@ class PartitionSteps:
                     snapshot = header.ts if snapshot == UNKNOWN else min(snapshot, header.ts)
                 schema = header.schema or schema
                 record = self._record(message, header, watermark, snapshot, schema)
+        # For each message, also for a bad one: it was written, so time has passed.
         if not self._rules.barriers:
             watermark = max(watermark, message.written_at - self._rules.delivery)
         self.position = Position(message.offset + 1, watermark, False, snapshot, schema)

@@ -79,13 +79,11 @@ def state_for_plan(state: EpochState, plan: Plan, dropped: Collection[str]) -> E
     """
     state = _with_names_of(plan, drop_steps(state, dropped))
     # Outputs of a TestStream have watermarks but no state, so their steps are no durable names.
-    known = plan.durable_names() | {stage.step for stage in plan.stages}
+    names = plan.durable_names() | {stage.step for stage in plan.stages}
     return replace(
         state,
-        watermarks={key: mark for key, mark in state.watermarks.items() if key.step in known},
-        observed_watermarks={
-            key: mark for key, mark in state.observed_watermarks.items() if key.step in known
-        },
+        watermarks={key: us for key, us in state.watermarks.items() if key.step in names},
+        observed_watermarks={key: us for key, us in state.observed_watermarks.items() if key.step in names},
     )
 
 
@@ -152,8 +150,8 @@ def _with_names_of(plan: Plan, state: EpochState) -> EpochState:
     def name_of(step: str) -> str:
         return names.get(step, step)
 
-    def marks(found: Mapping[WatermarkKey, int]) -> dict[WatermarkKey, int]:
-        return {replace(key, step=name_of(key.step)): mark for key, mark in found.items()}
+    def renamed(watermarks: Mapping[WatermarkKey, int]) -> dict[WatermarkKey, int]:
+        return {replace(key, step=name_of(key.step)): us for key, us in watermarks.items()}
 
     return replace(
         state,
@@ -163,8 +161,8 @@ def _with_names_of(plan: Plan, state: EpochState) -> EpochState:
         publications=tuple(replace(p, transform=name_of(p.transform)) for p in state.publications),
         state_runs=tuple(replace(run, stage=name_of(run.stage)) for run in state.state_runs),
         timers=tuple(replace(t, stage=name_of(t.stage)) for t in state.timers),
-        watermarks=marks(state.watermarks),
-        observed_watermarks=marks(state.observed_watermarks),
+        watermarks=renamed(state.watermarks),
+        observed_watermarks=renamed(state.observed_watermarks),
         schemas={name_of(step): schema for step, schema in state.schemas.items()},
     )
 
@@ -176,7 +174,7 @@ def _renamed_steps(plan: Plan, state: EpochState) -> dict[str, str]:
     `Read/ParDo(ReadFn)`. So a step that gets an error output or a log would be another step.
     """
     known = plan.durable_names()
-    # The schemas have all steps of the program that wrote the state, also those of which only a watermark is left.
+    # The schemas have all steps of the program that wrote the state, also steps that left only a watermark.
     held = {name for name, _ in _owners(state)} | state.schemas.keys()
     if held <= known:
         return {}
@@ -184,6 +182,7 @@ def _renamed_steps(plan: Plan, state: EpochState) -> dict[str, str]:
     free = {_label(name) if name in several else name: name for name in known - held}
     found = {}
     for name in sorted(held - known):
+        # As it is: the step has got outputs. As a label: it had several. Popped, so that no step gets the state of two.
         for label in (name, _label(name)):
             if label in free:
                 found[name] = free.pop(label)

@@ -18,12 +18,13 @@ from typing import Protocol
 from penstock.attempt import Attempt
 from penstock.runner.driver import schedule as due_rules
 from penstock.runner.driver.compatibility import state_for_plan
+from penstock.runner.driver.cost_meter import EpochCostMeter
 from penstock.runner.driver.epoch_input import EpochInputs
 from penstock.runner.driver.merge_reports import raise_failure
 from penstock.runner.driver.next_state import NextStates
 from penstock.runner.driver.pacing import Pacing
 from penstock.runner.driver.publish_on_driver import DriverPublisher
-from penstock.runner.driver.reading_limit import EpochCost, ReadingLimit, epoch_cost, publishing_seconds
+from penstock.runner.driver.reading_limit import ReadingLimit
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.driver.schedule import Schedule
 from penstock.runner.driver.state_schema import state_schemas
@@ -33,7 +34,7 @@ from penstock.runner.protocol.record import CommitRecord, EpochState, Residual
 from penstock.runner.tasks.epoch import EpochInput, EpochLimits, TaskReport
 from penstock.runner.tasks.worker_logs import show_logs
 from penstock.runner.tasks.worker_warnings import show_warnings
-from penstock.timeline import mark
+from penstock.timeline import trace
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Engine(Protocol):
 class _LastEpoch:
     """The last epoch that this driver ran. It is committed if the record has its number.
 
-    `nonces` are those of its tasks. Tasks of the next epoch get them, so that workers run the bundle finalizers
+    Tasks of the next epoch get the `nonces` of its tasks, so that workers run the bundle finalizers
     of bundles that were committed. `unfinalized` are the nonces of tasks that have such finalizers. `owners` is by
     input of the epoch the process that has read it, or "" if nothing of it remains to be read.
     """
@@ -94,7 +95,7 @@ class Driver:
     """Runs single epochs of a plan.
 
     `staging` is a folder or URL that sinks are offered for staged files.
-    `slots` is the number of tasks that run at the same time; None means `partitions`.
+    `task_slots` is the number of tasks that run at the same time; None means `partitions`.
     `dropped` are steps whose state is deleted (`--drop_state`). `draining` says whether a drain was requested.
     """
 
@@ -109,7 +110,7 @@ class Driver:
         state_folder: str,
         name: str,
         staging: str | None = None,
-        slots: int | None = None,
+        task_slots: int | None = None,
         dropped: Collection[str] = (),
         draining: Callable[[], bool] = lambda: False,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -140,23 +141,20 @@ class Driver:
             plan, self._schedule, residuals, state_schemas(residuals.context), now_us
         )
         self._last = _LastEpoch()
-        self._reported = (0, 0.0, 0.0)
         self._pacing = Pacing(limits.seconds, hurried=limits.may_end_early)
-        self._slots = slots or partitions
         self._reading_limit = ReadingLimit(limits.seconds, limits.max_records)
-        self._cost: EpochCost | None = None
-        """Cost of the last epoch, while some of it is not known yet."""
-        self._commits_since: float | None = None
-        """When the tasks of the last epoch ended, until its commit has ended."""
+        self._costs = EpochCostMeter(self._reading_limit, task_slots or partitions, monotonic)
 
     def __call__(self, record: CommitRecord, attempt: Attempt) -> EpochState | None:
         """Run one try of the epoch that follows `record`; None if there is no work yet.
 
         Raises:
-            the user's exception, with the worker's traceback and the place as notes.
+            the user's exception, with the worker's traceback, the step and the element as notes.
             EpochAbortedError: the tasks did not work on the same data.
         """
-        self._count_commit()
+        # Invariant: until `_run` has succeeded, nothing of this try is kept in `self` except what is measured. The next
+        # try starts from the same record and must not see that there was one.
+        self._costs.driver_asks_for_work()
         # This runs at each epoch, although only the record of an earlier program can differ: the driver keeps no state
         # between epochs, so it does not know which program has written the record.
         state = state_for_plan(record.state, self._plan, self._dropped)
@@ -195,7 +193,7 @@ class Driver:
         # Publish before the tasks run: the same step in the tasks reports the publications as done.
         began = self._monotonic()
         self._on_driver.publish(state, attempt)
-        self._count_publishing(state, self._monotonic() - began)
+        self._costs.driver_published(self._monotonic() - began, tasks_publish=bool(state.publications))
         reports = self._run(record, attempt, state, due, waiting, event, set_back_us)
         input_complete = self._test_stream.next_event(state) is None and self._schedule.input_complete(state)
         return self._next_states.make(state, attempt, reports, waiting, input_complete=input_complete)
@@ -204,10 +202,9 @@ class Driver:
         """Return the serialized `MonitoringInfo`s of an epoch; empty unless it is the last one that ran here."""
         return self._last.metrics if self._last.number == epoch else ()
 
-    def phases(self, epoch: int) -> dict[str, float]:
-        """Return the seconds of the phases of an epoch that was just committed; empty unless it ran here last."""
-        number, began, reported = self._reported
-        return {"tasks": reported - began, "commit": self._monotonic() - reported} if number == epoch else {}
+    def timings(self, epoch: int) -> dict[str, float]:
+        """Return how an epoch that was just committed spent its seconds; empty unless it ran here last."""
+        return self._costs.timings(epoch)
 
     def finalize_bundles(self, record: CommitRecord) -> None:
         """Run the bundle finalizers of the last epoch now, if it is committed.
@@ -231,30 +228,6 @@ class Driver:
             logger.debug("the bundle finalizers of %d tasks did not run", len(left))
         except Exception as error:
             logger.warning("bundle finalizers of the last epoch failed: %s", type(error).__name__)
-
-    # The cost of an epoch. The next epoch publishes what it has committed, so the last part is known only then.
-
-    def _count_commit(self) -> None:
-        """Add the time since the tasks of the last epoch ended to its cost, when its commit has ended."""
-        if self._cost is not None and self._commits_since is not None:
-            seconds = self._monotonic() - self._commits_since
-            self._cost = replace(self._cost, fixed_seconds=self._cost.fixed_seconds + seconds)
-        # The driver may ask several times whether there is work, and pauses in between.
-        self._commits_since = None
-
-    def _count_publishing(self, state: EpochState, seconds: float) -> None:
-        """Add the time of publishing in the driver. If the tasks publish nothing, the cost is complete."""
-        if self._cost is not None:
-            self._cost = replace(self._cost, work_seconds=self._cost.work_seconds + seconds)
-        if not state.publications:
-            self._observe_cost(0.0)
-
-    def _observe_cost(self, publishing: float) -> None:
-        """Give the cost of the last epoch to the limit of the next ones."""
-        if self._cost is not None:
-            work = self._cost.work_seconds + publishing
-            self._reading_limit.observe(replace(self._cost, work_seconds=work))
-        self._cost = None
 
     def _next_event(self, state: EpochState, due: Sequence[Residual]) -> TestStreamEvent | None:
         """Return the event of a TestStream to apply in this epoch; None while work of earlier epochs is due."""
@@ -295,25 +268,23 @@ class Driver:
             max_records=self._reading_limit.max_records,
         )
         # A batch pipeline runs its epochs too, but its user never hears of epochs.
-        place = f"epoch {attempt.epoch}" if self._plan.streaming else ""
-        description = f"{self._name}: {place}" if place else self._name
-        mark("started", epoch=attempt.epoch)
-        began = self._monotonic()
+        label = f"epoch {attempt.epoch}" if self._plan.streaming else ""
+        description = f"{self._name}: {label}" if label else self._name
+        trace("started", epoch=attempt.epoch)
+        self._costs.tasks_begin()
         reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
-        mark("reported", epoch=attempt.epoch)
-        ended = self._monotonic()
-        self._reported = (attempt.epoch, began, ended)
+        trace("reported", epoch=attempt.epoch)
+        self._costs.tasks_end(attempt.epoch)
         show_logs(record for report in reports for record in report.logs)
         show_warnings(warning for report in reports for warning in report.warnings)
         raise_failure(reports)
         # This comes after `raise_failure`: a failed epoch has no bundles to finalize and no metrics, and must not
         # influence the pace.
         self._pacing.observe(sum(report.records_read for report in reports))
-        self._observe_cost(publishing_seconds(reports))
-        self._cost, self._commits_since = epoch_cost(reports, ended - began, self._slots), ended
+        self._costs.tasks_succeeded(reports)
         self._last = _LastEpoch.of(attempt, reports)
         if late := sum(report.dropped for report in reports):
             logger.warning(
-                "dropped %d elements that arrived after their window%s", late, place and f" ({place})"
+                "dropped %d elements that arrived after their window%s", late, label and f" ({label})"
             )
         return reports

@@ -56,8 +56,8 @@ class EpochInputs:
     ) -> EpochInput:
         """Return the input of a try of the epoch that follows `state`: it reads `due`, and `waiting` is kept.
 
-        `owners` is by input the process that has read it in the last epoch. `max_records` is the limit of each task in
-        this epoch, if it is not that of all epochs.
+        `owners` is by input the process that has read it in the last epoch. `max_records` limits
+        each task in this epoch; None is the limit of all epochs.
         """
         limits = replace(self._limits, idle_seconds=idle_seconds)
         return EpochInput(
@@ -108,6 +108,6 @@ def stored_state(state: EpochState) -> dict[str, StepState]:
 def _lowest_watermarks(residuals: Iterable[Residual]) -> dict[str, int]:
     lowest: dict[str, int] = {}
     for residual in residuals:
-        mark = residual.watermark_us
-        lowest[residual.transform] = min(mark, lowest.get(residual.transform, mark))
+        us = residual.watermark_us
+        lowest[residual.transform] = min(us, lowest.get(residual.transform, us))
     return lowest

@@ -42,7 +42,7 @@ def timers_after(
     before: Iterable[EarliestTimers], reports: Iterable[TaskReport]
 ) -> tuple[EarliestTimers, ...]:
     """Return the timers that tasks report, and the previous ones of key groups that no task reports."""
-    # A task that ran with another number of partitions reports other key groups than those of the last record, so
+    # A task that ran with another number of partitions reports other key groups than the last record has, so
     # entries are cut at the borders of the reported groups.
     after = list(before)
     for report in reports:
@@ -90,16 +90,16 @@ def watermarks_after(
     """Return for each key the lowest watermark of all partitions, but never a lower one than before."""
     lowest: dict[WatermarkKey, int] = {}
     for report in reports:
-        for key, mark in report.watermarks.items():
+        for key, us in report.watermarks.items():
             # The lowest of all partitions: an element may come from any of them.
-            lowest[key] = min(mark, lowest.get(key, mark))
+            lowest[key] = min(us, lowest.get(key, us))
     # A step can report a lower watermark than before, for example after a rescaling or an edit of the pipeline. Beam's
     # model does not allow a watermark to go back, and panes were fired by the higher one.
-    return {**before, **{key: max(mark, before.get(key, mark)) for key, mark in lowest.items()}}
+    return {**before, **{key: max(us, before.get(key, us)) for key, us in lowest.items()}}
 
 
 def metrics_after(before: Iterable[bytes], reports: Iterable[TaskReport]) -> tuple[bytes, ...]:
-    """Return the users' metrics of the job: those of the last record merged with those of the epoch's tasks."""
+    """Return the users' metrics of the job: the last record's, merged with the metrics of the epoch's tasks."""
     infos = metrics.deserialized(before)
     for report in reports:
         infos.extend(metrics.user_metrics(report.metrics))

@@ -65,7 +65,7 @@ class NextStates:
             state_runs=runs_after(state.state_runs, reports),
             timers=timers,
             watermarks=watermarks_after(state.watermarks, reports),
-            # The watermarks that this epoch has started from: if they are still those of the record, another epoch
+            # The watermarks that this epoch has started from: if the record still has them, another epoch
             # would see nothing new (`Schedule.watermarks_settled`).
             observed_watermarks=self._schedule.carried_watermarks(state),
             fired_impulses={**state.fired_impulses, **self._now_fired(state)},

@@ -43,10 +43,10 @@ def refuse_while_another_runs(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return if no other driver runs the pipeline, as far as one can know.
+    """Return if no other driver of the pipeline answers.
 
-    At once if the driver has noted its end, or was killed on this machine. Otherwise the driver is asked. A driver of
-    an earlier version of Penstock left no note, and would not answer: it is not asked.
+    It returns at once if the last driver has noted its end, or was killed on this machine. Otherwise that driver is
+    asked. A driver of an earlier version of Penstock left no note, and would not answer: it is not asked.
 
     Raises:
         DriverRunsError: it runs; the message says which process it is and what to do.

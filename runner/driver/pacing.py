@@ -6,7 +6,7 @@ other tasks, so it waits only a moment. While no data arrives, tasks wait longer
 
 from __future__ import annotations
 
-_SHORTEST_SECONDS = 0.02
+_MIN_SECONDS = 0.02
 """Wait of a task without data while other tasks have data."""
 
 
@@ -17,12 +17,13 @@ class Pacing:
     not. It is no part of a record: it changes only when an epoch ends, and not what it contains.
     """
 
-    def __init__(self, longest_seconds: float, *, hurried: bool = True) -> None:
+    def __init__(self, max_seconds: float, *, hurried: bool = True) -> None:
         """`hurried` False: every epoch is as long as it may be."""
-        self._longest = longest_seconds
-        self._shortest = min(_SHORTEST_SECONDS, longest_seconds) if hurried else longest_seconds
-        self.idle_seconds = longest_seconds
+        self._max_seconds = max_seconds
+        self._min_seconds = min(_MIN_SECONDS, max_seconds) if hurried else max_seconds
+        self.idle_seconds = max_seconds
 
     def observe(self, records_read: int) -> None:
         """Take in how many records an epoch has read."""
-        self.idle_seconds = self._shortest if records_read else min(2 * self.idle_seconds, self._longest)
+        longer = min(2 * self.idle_seconds, self._max_seconds)
+        self.idle_seconds = self._min_seconds if records_read else longer

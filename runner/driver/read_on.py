@@ -69,6 +69,7 @@ def read_on(state: EpochState, plan: Plan, residuals: Residuals) -> EpochState |
             "the pipeline was drained. A drained pipeline cannot read further, even with a later end. Pass another "
             "folder as --checkpoint_dir, and a start after the end that it had"
         )
+    # Only a read that has reached its end has moved the watermark past it. The watermarks of the others stay.
     passed = [
         s for s in successors if state.watermarks.get(WatermarkKey.output(s.transform), 0) > s.watermark_us
     ]
@@ -100,7 +101,7 @@ def _last_of_chains(residuals: Sequence[Residual]) -> list[Residual]:
 
 
 def _with_lower_watermarks(state: EpochState, plan: Plan, passed: Sequence[Residual]) -> EpochState:
-    """Lower all watermarks to those of the residuals. Refuse this if a step after them keeps state."""
+    """Lower all watermarks to the lowest one of the residuals. Refuse this if a step after them keeps state."""
     if closed := _steps_with_state(plan, {residual.transform for residual in passed}):
         raise CheckpointError(
             "the pipeline had reached its end, so all windows are closed, and these steps with windows, state or side "
@@ -110,8 +111,8 @@ def _with_lower_watermarks(state: EpochState, plan: Plan, passed: Sequence[Resid
     lowest = min(residual.watermark_us for residual in passed)
     return replace(
         state,
-        # Lower all watermarks, because none may be above those of its producers. The next epochs raise them again.
-        watermarks={key: min(mark, lowest) for key, mark in state.watermarks.items()},
+        # Lower all watermarks, because none may be above the watermark of a producer. The next epochs raise them again.
+        watermarks={key: min(us, lowest) for key, us in state.watermarks.items()},
         observed_watermarks={},
     )
 

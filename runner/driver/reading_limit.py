@@ -2,7 +2,7 @@
 
 A step behind an exchange runs after the reading of an epoch. If it is slow, half a second of reading may mean minutes
 of work, and nothing is committed or visible before it ends. So the driver measures each epoch and limits what the next
-one reads. The work of an epoch then takes about `LONGEST_WORK` times `--epoch_seconds`.
+one reads. The work of an epoch then takes about `MAX_WORK` times `--epoch_seconds`.
 
     work = hidden + records × cost      measured in the tasks, and when sinks publish what the epoch has committed
     fixed                               the rest: Spark's jobs, reports, the commit
@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 from penstock.runner.tasks.epoch import TaskReport
 
-LONGEST_WORK = 4
+MAX_WORK = 4
 """Work of an epoch, as a multiple of the time that it may read."""
 
 FIXED_SHARE = 20
-"""An epoch may work this many times as long as its fixed cost, whatever `LONGEST_WORK` says."""
+"""An epoch may work this many times as long as its fixed cost, also if that is above `MAX_WORK`."""
 
 _NEWEST = 0.5
 """Weight of the newest epoch in the cost of a record. Larger: faster to follow, and more affected by one odd epoch."""
@@ -40,15 +40,15 @@ _APART = 4
 """Two epochs show how much of the work depends on the number of records, if one has read this many times more."""
 
 _FORGET = 0.97
-"""How much of `hidden` remains after each epoch. So after some hundred epochs the limit is tried again."""
+"""How much of `hidden` remains after each epoch. So after a few hundred epochs the limit is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochCost:
     """The records that the tasks of an epoch have read, and how long the epoch took in addition to reading.
 
-    `records` are those of each task. `work_seconds` is the time in which tasks worked on records, and sinks published
-    them; `fixed_seconds` is the rest.
+    `records` has one number for each task. `work_seconds` is the time in which tasks worked on records, and sinks
+    published them; `fixed_seconds` is the rest.
     """
 
     records: tuple[int, ...]
@@ -56,14 +56,14 @@ class EpochCost:
     fixed_seconds: float
 
 
-def epoch_cost(reports: Collection[TaskReport], seconds: float, slots: int) -> EpochCost:
+def epoch_cost(reports: Collection[TaskReport], seconds: float, task_slots: int) -> EpochCost:
     """Return the cost of an epoch that took `seconds`, without the publication of what it commits.
 
-    `slots` is the number of tasks that run at the same time.
+    `task_slots` is the number of tasks that run at the same time.
     """
     levels = {report.level for report in reports}
     work = sum(
-        _level_seconds([each.working_seconds for each in reports if each.level == level], slots)
+        _level_seconds([each.working_seconds for each in reports if each.level == level], task_slots)
         for level in levels
     )
     reading = max((report.reading_seconds for report in reports), default=0.0)
@@ -76,9 +76,9 @@ def publishing_seconds(reports: Iterable[TaskReport]) -> float:
     return max((report.publishing_seconds for report in reports), default=0.0)
 
 
-def _level_seconds(seconds: list[float], slots: int) -> float:
-    # With more tasks than slots, they run in several rounds.
-    return max(*seconds, sum(seconds) / slots, 0.0)
+def _level_seconds(seconds: list[float], task_slots: int) -> float:
+    # With more tasks than task slots, they run in several rounds.
+    return max(*seconds, sum(seconds) / task_slots, 0.0)
 
 
 class ReadingLimit:
@@ -86,8 +86,8 @@ class ReadingLimit:
 
     def __init__(self, epoch_seconds: float, max_records: int) -> None:
         """`max_records` is the limit without a slow step, and never exceeded."""
-        self._work_seconds = LONGEST_WORK * epoch_seconds
-        self._longest = max_records
+        self._work_seconds = MAX_WORK * epoch_seconds
+        self._max_records = max_records
         self.max_records = max_records
         self._fixed: float | None = None
         self._hidden = 0.0
@@ -114,7 +114,7 @@ class ReadingLimit:
         self._records += weight * (records - self._records)
         wanted = (target - self._hidden) * self._records / self._work if self._work else math.inf
         # Tasks read different numbers of records, so this is the limit of the one that reads most.
-        self.max_records = max(1, int(min(self._longest, wanted * largest / records)))
+        self.max_records = max(1, int(min(self._max_records, wanted * largest / records)))
 
     def _learn_fixed(self, seconds: float) -> None:
         known = seconds if self._fixed is None else self._fixed

@@ -5,8 +5,8 @@ restrictions are stored, and a restriction provider with the method
 
     rebalance(element, [(restriction, watermark_state)], n) -> [(restriction, watermark_state)]
 
-may join all residuals of one element and divide them again into at most n. Only residuals of the same transform,
-element id, window, timestamp and pane are joined. Each part gets the lowest watermark hold of the joined residuals.
+may join all residuals of one element and divide them again into at most n shares. Only residuals of the same transform,
+element id, window, timestamp and pane are joined. Each share gets the lowest watermark hold of the joined residuals.
 
 A provider may also have the attribute `watermark_estimators` (its WatermarkEstimatorProvider) and the method
 
@@ -103,7 +103,7 @@ class Residuals:
             not_before_us=0,
         )
 
-    def rebalance(self, residuals: Iterable[Residual], parts: int) -> list[Residual]:
+    def rebalance(self, residuals: Iterable[Residual], shares: int) -> list[Residual]:
         """Return the residuals, rebalanced where the restriction provider supports it."""
         rebalanced: list[Residual] = []
         groups: dict[Any, list[Residual]] = collections.defaultdict(list)
@@ -115,7 +115,7 @@ class Residuals:
                 rebalanced.append(residual)
         # Group by group: restrictions of two elements have nothing in common that could be joined.
         for group in groups.values():
-            rebalanced.extend(self._rebalance_group(group, parts))
+            rebalanced.extend(self._rebalance_group(group, shares))
         return rebalanced
 
     def truncate(self, residuals: Iterable[Residual]) -> list[Residual]:
@@ -143,7 +143,7 @@ class Residuals:
         return earliest
 
     def views(self, residuals: Iterable[Residual]) -> tuple[ResidualView, ...]:
-        """Return the residuals with decoded restrictions, without those of dropped steps."""
+        """Return the residuals with decoded restrictions. Residuals of dropped steps are left out."""
         views = []
         for residual in residuals:
             if residual.transform not in self._readers:
@@ -156,12 +156,12 @@ class Residuals:
             )
         return tuple(views)
 
-    def _rebalance_group(self, group: list[Residual], parts: int) -> list[Residual]:
+    def _rebalance_group(self, group: list[Residual], shares: int) -> list[Residual]:
         reader = self._readers[group[0].transform]
         decoded = [self._decode(residual) for residual in group]
         value, (element, _, _) = decoded[0]
-        given = [(restriction, state) for _, (_, restriction, state) in decoded]
-        # Each part gets the lowest hold of all: the provider may have divided the work in another way, so no part can
+        joined = [(restriction, state) for _, (_, restriction, state) in decoded]
+        # Each share gets the lowest hold of all: the provider may have divided the work in another way, so no share can
         # be matched with one of the old residuals.
         hold = min(residual.watermark_us for residual in group)
         due = min(residual.not_before_us for residual in group)
@@ -172,7 +172,7 @@ class Residuals:
                 watermark_us=hold,
                 not_before_us=due,
             )
-            for restriction, state in reader.provider.rebalance(element, given, parts)
+            for restriction, state in reader.provider.rebalance(element, joined, shares)
         ]
 
     def _identity(self, residual: Residual) -> Any:

@@ -57,7 +57,7 @@ def id_of_successor(element_id: str) -> str:
 
 
 def is_successor(later: str, earlier: str) -> bool:
-    """Whether the read with the element id `later` follows, directly or not, that of `earlier`."""
+    """Whether the read `later` follows the read `earlier` of one element, directly or not. Both are element ids."""
     return (
         later != earlier
         and later.rstrip(_SUCCESSOR) == earlier.rstrip(_SUCCESSOR)
@@ -96,7 +96,7 @@ class Schedule:
     def needs_epoch(self, state: EpochState, due: Sequence[Residual], now_us: int) -> bool:
         """Whether to run an epoch now.
 
-        This is also so without due work, if an epoch can advance a watermark, or can find that the pipeline is done.
+        Also true when no work is due, if an epoch can advance a watermark, or can find that the pipeline is done.
         It can do neither while residuals wait, or if only timers remain and the watermarks are settled.
         """
         if self.is_busy(state, due, now_us):

@@ -1,7 +1,7 @@
 """Beam's TestStream: a source whose elements, watermarks and processing time are listed in the program.
 
 Each event takes one epoch. The driver applies an event when earlier epochs left no work; the record counts
-the events that were applied. In a pipeline with a TestStream the processing time is that of the TestStream, and
+the events that were applied. In a pipeline with a TestStream the events set the processing time, which
 begins at 0.
 
 A TestStream with the address of a service reads its events from that service, all of them before the first is
@@ -70,10 +70,10 @@ class TestStreamSource:
 
     def apply(self, state: EpochState, event: TestStreamEvent) -> EpochState:
         """Return the state with the watermarks set and the clock advanced; a task emits the elements."""
-        marks = {WatermarkKey.carried(step): mark for step, mark in (event.watermarks or {}).items()}
+        moved = {WatermarkKey.carried(step): us for step, us in (event.watermarks or {}).items()}
         return replace(
             state,
-            watermarks={**state.watermarks, **marks},
+            watermarks={**state.watermarks, **moved},
             test_events_applied=state.test_events_applied + 1,
             test_clock_us=state.test_clock_us + event.advance_us,
         )
@@ -88,9 +88,9 @@ class TestStreamSource:
                 (step,) = self._steps_of(event.element_event.tag)
                 yield TestStreamEvent(step=step, block=self._block(step, coder, event.element_event, us))
             elif kind == "watermark_event":
-                mark = event.watermark_event
+                watermark = event.watermark_event
                 yield TestStreamEvent(
-                    watermarks=dict.fromkeys(self._steps_of(mark.tag), mark.new_watermark * us)
+                    watermarks=dict.fromkeys(self._steps_of(watermark.tag), watermark.new_watermark * us)
                 )
             else:
                 yield TestStreamEvent(advance_us=event.processing_time_event.advance_duration * us)

@@ -38,7 +38,7 @@ _MEASURED = 16
 class _BoundedStates(bundle_processor.FnApiUserStateContext):
     """Writes states before the bundle ends if they take too much memory, as Beam does at the end of a bundle."""
 
-    _place: tuple[Any, BoundedWindow] | None = None
+    _key_and_window: tuple[Any, BoundedWindow] | None = None
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -56,11 +56,11 @@ class _BoundedStates(bundle_processor.FnApiUserStateContext):
         if self._added_bytes >= MAX_ADDED_BYTES:
             for state in list(self._changed):
                 state.commit()
-        # Drop objects only between two keys or windows: the DoFn uses the objects of one place together.
-        if len(self._all_states) >= MAX_STATES and (key, window) != self._place:
+        # Drop objects only between two keys or windows: the DoFn uses the objects of one key and window together.
+        if len(self._all_states) >= MAX_STATES and (key, window) != self._key_and_window:
             self.commit()
             self.reset()
-        self._place = key, window
+        self._key_and_window = key, window
         return super().get_state(state_spec, key, window)
 
     def _create_state(self, state_spec: userstate.StateSpec, key: Any, window: BoundedWindow) -> Any:

@@ -161,7 +161,7 @@ class StageProcessor:
         for transform, family in self._processor.timers_info:
             capture = TimerInfo(self.state.timer_coder(family), _NO_STREAM)
             self._ops[transform].add_timer_info(family, capture)
-        # Consumers before producers: a producer's `start` may already put out elements (`start_bundle`).
+        # Consumers before producers: a producer's `start` may already emit elements (`start_bundle`).
         for op in reversed(list(self._ops.values())):
             op.execution_context = self._execution
             op.start()
@@ -204,7 +204,7 @@ class StageProcessor:
         pace = Pace(min(budget.deadline, budget.idle_deadline)) if budget.may_end_early else None
         with SplitTimer(self._read, budget, self.output_size) as timer, reading_at(pace):
             self.process(element)
-        # A DoFn that defers leaves its residuals in the execution context; those of a split are the timer's.
+        # A DoFn that defers leaves its residuals in the execution context. The timer has the residuals of a split.
         residuals = timer.residuals + [residual for _, residual in self._execution.delayed_applications]
         self._execution.delayed_applications.clear()
         return [self._residual(residual) for residual in residuals]
@@ -230,8 +230,8 @@ class StageProcessor:
     def finish(self) -> list[bytes]:
         """End the bundle; return its metrics as serialized `MonitoringInfo`s."""
         statesampler.set_current_tracker(self._processor.state_sampler)
-        # Producers before consumers, as in `process_bundle`: `finish_bundle` may put out elements. User state is
-        # written in this step too: until then a `DoOperation` keeps its changes.
+        # Producers before consumers, as in `process_bundle`: `finish_bundle` may emit elements. User state is
+        # written here too: until then a `DoOperation` keeps its changes.
         for op in self._ops.values():
             op.finish()
         # Flush after all operations have finished, because each of them may still have written to any edge.
@@ -289,11 +289,11 @@ class StageProcessor:
         sampler.stop()
 
     def _residual(self, residual: Any) -> ReadResidual:
-        mark = residual.current_watermark
+        watermark = residual.current_watermark
         return ReadResidual(
             # The value is the windowed element with its restriction, so the coder of the stage's input encodes it.
             element=self._coder_impl.encode_nested(residual.residual_value),
-            watermark_us=None if mark is None else mark.micros,
+            watermark_us=None if watermark is None else watermark.micros,
             delay_us=_delay_us(residual),
         )
 
@@ -316,7 +316,7 @@ def dofn_specs_cached() -> Iterator[None]:
     """Inspect the signatures of a DoFn's methods once, however often Beam asks for its state specs.
 
     Beam 2.77 asks several times when it makes a pipeline's proto, and again when it makes the DoFn's operation. Each
-    time it inspects some 40 methods, of which most are the same functions for all DoFns. In a pipeline of hundreds of
+    time it inspects about 40 methods, of which most are the same functions for all DoFns. In a pipeline of hundreds of
     transforms that is half of the time before the first element.
     """
     inspect, arguments = userstate.get_dofn_specs, core.get_function_arguments
@@ -370,7 +370,7 @@ def _side_inputs_read_for_each_element() -> Iterator[None]:
 
 
 class _NoStream:
-    """Takes the place of a timer's output stream, to which nothing is written: see `StageProcessor.start`."""
+    """Replaces a timer's output stream, to which nothing is written: see `StageProcessor.start`."""
 
     def maybe_flush(self) -> None:
         """Nothing is buffered."""
@@ -383,7 +383,7 @@ _NO_STREAM = _NoStream()
 
 
 class _NoChannels:
-    """Takes the place of Beam's data plane. Our sources and sinks use the exchange instead."""
+    """Replaces Beam's data plane. Our sources and sinks use the exchange instead."""
 
     def create_data_channel(self, port: Any) -> Any:
         raise AssertionError("a Penstock stage has no data channel")

@@ -1,7 +1,7 @@
 """The two ends of a fused stage: the operation that takes elements in, and the operations that write them to edges.
 
-Beam's own operations at these places use its data plane: encoded elements on one stream. Ours use the exchange. A sink
-encodes an element once, directly into the block of its target partition. A source takes decoded elements.
+Beam's own operations at the ends of a stage use its data plane: encoded elements on one stream. Ours use the exchange.
+A sink encodes an element once, directly into the block of its target partition. A source takes decoded elements.
 """
 
 from __future__ import annotations
@@ -177,42 +177,42 @@ class Writer:
 
 
 class RoundRobinWriter(Writer):
-    """Spreads elements evenly over all partitions, in runs of neighbouring elements, which keep their order."""
+    """Spreads elements evenly over all partitions, in batches of neighbouring elements, which keep their order."""
 
     def __init__(self, edge: Edge, coder: coders.Coder, partition: int, partitions: int, send: Send) -> None:
         super().__init__(edge, coder, partition, partitions, send)
-        # One stream for all targets. A run is cut into equal parts when its number of elements is known, and no
+        # One stream for all targets. A batch is cut into equal shares when its number of elements is known, and no
         # element is encoded twice.
-        self._run = coder_impl.create_OutputStream()
+        self._batch = coder_impl.create_OutputStream()
         self._ends: list[int] = []
-        """The offset in the run at which each element ends."""
+        """The offset in the batch at which each element ends."""
 
     @property
     def bytes(self) -> int:
         """Encoded bytes so far. May be called from another thread."""
-        return self.sent_bytes + int(self._run.size())
+        return self.sent_bytes + int(self._batch.size())
 
     def write(self, element: WindowedValue) -> None:
-        self._coder.encode_to_stream(element, self._run, True)
-        self._ends.append(self._run.size())
+        self._coder.encode_to_stream(element, self._batch, True)
+        self._ends.append(self._batch.size())
         self.records += 1
         if self._ends[-1] >= FRAME_BYTES:
-            self._send_run()
+            self._send_batch()
 
     def flush(self) -> None:
         """Send the last, incomplete blocks."""
-        self._send_run()
+        self._send_batch()
 
-    def _send_run(self) -> None:
-        """Send an equal part of the run to every partition, beginning with this one."""
-        data, ends = self._run.get(), [0, *self._ends]
-        self._run, self._ends = coder_impl.create_OutputStream(), []
+    def _send_batch(self) -> None:
+        """Send an equal share of the batch to every partition, beginning with this one."""
+        data, ends = self._batch.get(), [0, *self._ends]
+        self._batch, self._ends = coder_impl.create_OutputStream(), []
         first = 0
         for turn in range(1, self._partitions + 1):
             last = (len(ends) - 1) * turn // self._partitions
             if last > first:
                 # Each partition begins with itself as the target. If all began with 0, partition 0 would get the larger
-                # part of every short run.
+                # share of every short batch.
                 target = (self._partition + turn - 1) % self._partitions
                 self._send(self._edge, target, data[ends[first] : ends[last]])
             first = last
@@ -267,7 +267,7 @@ class GroupedWriter(Writer):
         encoded, data = self._encode_key(key), self._encode_value(value)
         at = element.timestamp_micros
         for window in element.windows:
-            # Compare by identity first: a source emits long runs with one window object, and a dict look-up would hash
+            # Compare by identity first: a source emits many elements with one window object, and a look-up would hash
             # the window for each element.
             if window is not self._window:
                 self._select_window(window)

@@ -49,7 +49,7 @@ class SideInput(Protocol):
 
 
 class _Elements:
-    """Splits the values of elements into key and value; `coder` is that of the PCollection's windowed elements."""
+    """Splits the values of elements into key and value; `coder` encodes the PCollection's windowed elements."""
 
     def __init__(self, coder: coders.WindowedValueCoder, *, keyed: bool) -> None:
         self.coder: Any = coder.get_impl()
@@ -141,7 +141,7 @@ def _indexed(groups: Iterable[CompleteGroup]) -> Run:
 class SideInputPanes:
     """A side input of a stream: the latest pane of each window.
 
-    `coder` is that of the panes, windowed (b"", values); `elements` that of one windowed value.
+    `coder` encodes a pane, a windowed (b"", values); `elements` encodes one windowed value.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ _DONE = _Done()
 class StateHandler:
     """The state service that Beam's runtime states call. `attach` connects it to the cells of a bundle.
 
-    It takes the place of Beam's client for the gRPC state API. Beam identifies state by transform, state id, window and
+    It replaces Beam's client for the gRPC state API. Beam identifies state by transform, state id, window and
     key. A stage has only one stateful transform and its own store, so the transform is not part of a cell's name.
     """
 
@@ -159,7 +159,7 @@ class StateHandler:
 
 
 class _TimerCapture:
-    """Takes the place of a timer coder: when Beam's `OutputTimer` encodes a timer, this class stores it."""
+    """Replaces a timer coder: when Beam's `OutputTimer` encodes a timer, this class stores it."""
 
     def __init__(self, handler: StateHandler, family: str) -> None:
         self._handler = handler

@@ -32,7 +32,7 @@ _ROUTING = {
 def make_edges(
     stages: Sequence[beam_phases.Stage], components: api.Components, *, streaming: bool
 ) -> tuple[list[Edge], Wiring]:
-    """Return all edges, still without their levels: first those of main inputs, then those of side inputs."""
+    """Return all edges, still without their levels: main inputs first, then side inputs."""
     writers = _writers(stages)
     wiring: dict[bytes, list[int]] = collections.defaultdict(list)
     edges: list[Edge] = []
@@ -63,7 +63,7 @@ def _writers(stages: Sequence[beam_phases.Stage]) -> Mapping[bytes, tuple[int, .
             if transform.spec.urn == WRITE:
                 writers[transform.spec.payload].add(index)
     found = {buffer: tuple(sorted(indexes)) for buffer, indexes in writers.items()}
-    # A buffer without writers is that of a Flatten without inputs: its edge has no producers and is complete at once.
+    # A buffer without writers belongs to a Flatten without inputs: its edge has no producers and is complete at once.
     return collections.defaultdict(tuple, found)
 
 

@@ -188,7 +188,7 @@ def _step(source: api.PTransform, origin: Origin, inputs: tuple[Edge, ...]) -> s
 
 
 def _state_name(stage: beam_phases.Stage, components: api.Components) -> str:
-    """The name of the state that a stage keeps: that of its stateful DoFn or GroupByKey; else empty."""
+    """The name of a stage's stateful DoFn or GroupByKey, under which its state is stored; empty if it has none."""
     stateful = stateful_transform(stage)
     if stateful is not None:
         return str(stateful.unique_name)

@@ -34,8 +34,8 @@ Phase = Callable[[list[beam_phases.Stage], beam_phases.TransformContext], Iterab
 
 def phases(*, streaming: bool) -> list[Phase]:
     """Return all phases in their order, for a batch or for a stream."""
-    # Beam's part is that of `FnApiRunner.create_stages` (2.77). Ours stand before `greedily_fuse`, because each of them
-    # expects stages of one transform.
+    # Beam's phases and their order are from `FnApiRunner.create_stages` (2.77). Ours come before `greedily_fuse`,
+    # because each of them expects stages of one transform.
     return [
         beam_phases.annotate_downstream_side_inputs,
         beam_phases.pack_combiners,
@@ -163,7 +163,7 @@ def cut_reads(
 def cut_publications(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> Iterator[beam_phases.Stage]:
-    """End the epoch before each transform with the post-commit mark."""
+    """End the epoch before each post-commit step."""
     for stage in stages:
         (transform,) = stage.transforms
         if POST_COMMIT not in transform.annotations or transform.spec.urn != PAR_DO:
@@ -235,7 +235,7 @@ def expand_reshuffles(
 
 
 def _share_coder(given: str, made: str, context: beam_phases.TransformContext) -> None:
-    """Give both ends of a Reshuffle one coder: that of the input, unless only the output has a coder of pairs.
+    """Give both ends of a Reshuffle one coder: the input's, unless only the output has a coder of pairs.
 
     Beam gives an untyped output a coder of pairs if a GroupByKey consumes it.
     """
@@ -268,7 +268,7 @@ def _cut(
 def _write_and_read(
     name: str, written: str, read: str, kind: BufferKind, like: beam_phases.Stage
 ) -> tuple[beam_phases.Stage, beam_phases.Stage]:
-    """Return both ends of a buffer, each as a stage. Both get their place in the order of stages from `like`."""
+    """Return both ends of a buffer, each as a stage. Both are ordered among the stages as `like` is."""
     buffer = beam_phases.create_buffer_id(name, kind=kind)
     write = beam_phases.Stage(
         f"{name}/Write {kind}",

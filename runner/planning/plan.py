@@ -67,7 +67,7 @@ class SideInputSpec:
     """Describes an edge that is a side input: its transform and tag, and whether it is looked up by key (`keyed`).
 
     In a stream the edge's PCollection contains panes of the PCollection `elements`. They are stored under the name
-    `state`. `mapping` is the pickled function from a window of the main input to that of the side input.
+    `state`. `mapping` is the pickled function from a window of the main input to a window of the side input.
     """
 
     transform: str

@@ -16,7 +16,7 @@ from penstock.errors import UsageError
 class WorkerLogging:
     """Log levels of the workers.
 
-    `level` is that of the root logger and `overrides` those of other loggers, by name. Both apply to the standard
+    `level` is the root logger's, `overrides` are levels of other loggers, by name. Both apply to the standard
     error of a worker. With `to_driver`, the driver also shows warnings and errors: on a cluster the standard error of
     a worker is in a file of another machine.
     """
@@ -29,7 +29,7 @@ class WorkerLogging:
 def worker_logging(options: PipelineOptions, *, to_driver: bool) -> WorkerLogging:
     """Return the levels that the options ask for. The default is the level of the driver's root logger.
 
-    The command line hides records of libraries below ERROR, and not those of Penstock. So warnings of Penstock are
+    The command line hides records of libraries below ERROR, but not Penstock's own. So warnings of Penstock are
     shown if the driver shows them, such as a signal that is ignored or a row that cannot be read.
 
     Raises:
@@ -48,7 +48,7 @@ def worker_logging(options: PipelineOptions, *, to_driver: bool) -> WorkerLoggin
 
 
 _OURS = "penstock"
-"""The logger above those of all our modules."""
+"""The parent of the loggers of all our modules."""
 
 
 _LEVELS = {

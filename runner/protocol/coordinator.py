@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from penstock.attempt import TOKEN_DIGITS, Attempt, Driver
+from penstock.attempt import TOKEN_DIGITS, Attempt, DriverToken
 from penstock.compat import UTC
 from penstock.runner.protocol.errors import CheckpointError, SupersededError
 from penstock.runner.protocol.exactly_once_put import create_exactly_once, repeat_until_answered
@@ -152,6 +152,7 @@ class Coordinator:
     def _take_over_record(self, last: StoredRecord | None) -> CommitRecord:
         # The generation is a record number, so it is unique and rises without a counter that must be stored elsewhere.
         number = last.record.number + 1 if last else 1
+        earlier = last.record.drivers if last else ()
         return CommitRecord(
             number=number,
             generation=number,
@@ -163,7 +164,7 @@ class Coordinator:
             state=last.record.state if last else EpochState(),
             # The same side file, so that a take-over writes only the record.
             side_file=last.record.side_file if last else None,
-            drivers=(*(last.record.drivers if last else ()), Driver(number, self._token))[-KEPT_DRIVERS:],
+            drivers=(*earlier, DriverToken(number, self._token))[-KEPT_DRIVERS:],
         )
 
     def begin(self) -> Attempt:
@@ -172,7 +173,7 @@ class Coordinator:
         return Attempt(self._store.job, record.generation, record.number + 1, self._nonces(), record.drivers)
 
     def commit(self, attempt: Attempt, state: EpochState) -> CommitRecord:
-        """Commit the state that `attempt` computed from the last record, as one atomic step.
+        """Commit the state that `attempt` computed from the last record, atomically.
 
         Raises:
             SupersededError: another driver has taken over; nothing of this attempt counts.
@@ -272,9 +273,9 @@ class Coordinator:
     def sweep(self, limit: int = SWEEP_LIMIT) -> SweepResult:
         """Delete at most `limit` files that are no longer needed, judged by this driver's last record.
 
-        These are state runs and side files with (generation, epoch) at or below those of the record that it does not
-        name, and records older than the newest few. A sweep may be paused here and finish long after a take-over. That
-        does no harm: a file that another driver needs has a higher (generation, epoch), or this record names it too.
+        These are state runs and side files that the record does not name and whose (generation, epoch) is not above the
+        record's, and records older than the newest few. A sweep may be paused here and finish long after a take-over.
+        That does no harm: a file that another driver needs has a higher (generation, epoch), or this record names it.
         """
         record = self.record
         runs = self._unused_runs(record)
@@ -349,7 +350,7 @@ class Coordinator:
     def _require_own(self) -> None:
         """Check that this driver's last record still exists.
 
-        If the folder was moved away, a commit would start a second folder in its place, and pipelines in both would
+        If the folder was moved away, a commit would start a second folder under its name, and pipelines in both would
         publish the same data. The record is looked for twice: a listing that runs while another driver creates and
         deletes records may miss both.
         """

@@ -1,4 +1,4 @@
-"""The order of the steps of an epoch, and what happens if one fails.
+"""The order of everything in an epoch, and what happens if a part of it fails.
 
     take over → ( run the epoch: publish the last record, read, process, prepare → commit ), repeated
 
@@ -84,7 +84,7 @@ def run_epochs(
     Raises:
         EpochFailedError: an epoch failed on its last try; the cause is chained.
         SupersededError: another driver has taken over.
-        CommitUnknownError: it is unknown whether the last commit took place; the next start finds out.
+        CommitUnknownError: it is unknown whether the last commit succeeded; the next start finds out.
     """
     record = coordinator.record
     since_sweep = 0
@@ -163,7 +163,7 @@ def _epoch_failed(number: int, tries: int, error: Exception) -> EpochFailedError
         failed = f"epoch {number} failed:"
     else:
         failed = f"epoch {number} failed {tries} times in a row; the last error is"
-    kind = f"{type(error).__name__}{_place(error)}"
+    kind = f"{type(error).__name__}{_origin(error)}"
     text = str(error).strip()[:MAX_ERROR_TEXT]
     resume = (
         f"Record {number - 1} is the last one. When the cause is removed, start the pipeline again, and it continues "
@@ -175,7 +175,7 @@ def _epoch_failed(number: int, tries: int, error: Exception) -> EpochFailedError
     )
 
 
-def _place(error: Exception) -> str:
+def _origin(error: Exception) -> str:
     """Return where an error was raised: the step and the element, as its first note says."""
     notes: list[str] = getattr(error, "__notes__", [])
     return " " + notes[0].partition(";")[0] if notes else ""

@@ -50,7 +50,7 @@ def run_age(name: str) -> tuple[int, int] | None:
 
 
 def side_file_name(generation: int, epoch: int, nonce: str) -> str:
-    """Return the name of a record's side file. `generation` is that of the driver, `epoch` the record's number."""
+    """Return the name of a record's side file. `generation` is the driver's, `epoch` the record's number."""
     return f"{generation:010d}-{epoch:010d}-{nonce}.side"
 
 

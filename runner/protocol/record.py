@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from penstock.attempt import Driver
+from penstock.attempt import DriverToken
 from penstock.compat import StrEnum
 
 KEPT_DRIVERS = 16
@@ -191,7 +191,7 @@ class SideFile:
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """One atomic step of the pipeline.
+    """One atomic commit of the pipeline.
 
     `number` rises by one from 1. `generation` is the number of the record by which the writing driver took
     over. `writer` names that driver for people (host, process, start) and is unique. `parent` is the digest
@@ -210,7 +210,7 @@ class CommitRecord:
     epochs: int
     state: EpochState
     side_file: SideFile | None = None
-    drivers: tuple[Driver, ...] = ()
+    drivers: tuple[DriverToken, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.generation <= self.number:

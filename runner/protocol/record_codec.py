@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from penstock.attempt import Driver
+from penstock.attempt import DriverToken
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.record import (
     CommitRecord,
@@ -49,7 +49,7 @@ Records of most pipelines are far below this, so on object stores their commits 
 """
 
 MAX_RECORD_BYTES = 1 << 20
-"""Maximum size of a record. Without its lists a record grows only with the number of steps: some 500 bytes a step."""
+"""Maximum size of a record. Without its lists a record grows only with the number of steps: about 500 bytes a step."""
 
 _MAGIC = "penstock-record"
 
@@ -212,7 +212,7 @@ def _unpack(body: Mapping[str, Json]) -> CommitRecord:
         committed_us=body["committed_us"],
         kind=body["kind"],
         epochs=body["epochs"],
-        drivers=tuple(Driver(*row[:2]) for row in body.get("drivers", [])),
+        drivers=tuple(DriverToken(*row[:2]) for row in body.get("drivers", [])),
         state=EpochState(
             residuals=_rows(body["residuals"], _residual),
             publications=_rows(body["publications"], _publication),

@@ -1,4 +1,4 @@
-"""A worker daemon that starts together with the JVM, and takes the place of the one that Spark starts.
+"""A worker daemon that starts together with the JVM, and replaces the one that Spark starts.
 
 Spark starts its Python daemon with the first job. The daemon imports Beam, which takes a second. So `early_daemon`
 starts while the JVM starts. When Spark starts its own, that process looks for the early one (`hand_over`) and passes it
@@ -23,6 +23,9 @@ from penstock.runner.spark.worker_path import without_archives
 
 ADDRESS = "PENSTOCK_EARLY_DAEMON"
 """Environment variable of Spark's process with the path of the socket."""
+
+PARENT = "PENSTOCK_PARENT"
+"""Environment variable of the early daemon with the process id of the JVM."""
 
 EARLY = "--early"
 """First argument of an early daemon. The path of the socket follows, and the names of modules to import."""
@@ -85,15 +88,14 @@ def listen(address: str) -> socket.socket:
 
 
 def take_over(
-    listener: socket.socket, parent: Callable[[], int] = os.getppid, jvm: int | None = None
+    listener: socket.socket, jvm: int, parent: Callable[[], int] = os.getppid
 ) -> socket.socket | None:
     """In the early daemon: wait for Spark's process, and take its streams, environment, arguments, path and folder.
 
     Returns the connection, which must stay open as long as this process lives: Spark's process waits for its end. None
     if the JVM has ended, or if Spark's process needs a Python that was started in another way. `jvm` is the process id
-    of the parent when this process started: the JVM may have ended since, while modules were imported.
+    of the JVM, which has started this process.
     """
-    jvm = parent() if jvm is None else jvm
     while not select.select([listener.fileno()], [], [], _LOOK_SECONDS)[0]:
         if parent() != jvm:
             return None

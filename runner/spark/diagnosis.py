@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from penstock.runner.spark.errors import SparkError, SparkJobError, SparkLostError, WorkerSetupError
 
 MIN_OPEN_FILES = 1024
-"""Open files that Spark needs at least: its JVM opens some 300 jars, then sockets and shuffle files."""
+"""Open files that Spark needs at least: its JVM opens about 300 jars, then sockets and shuffle files."""
 
 EXIT_OUT_OF_MEMORY = (3, 52)
 """Exit codes of a JVM without heap: 3 by -XX:+ExitOnOutOfMemoryError, 52 by Spark's own handler."""

@@ -146,7 +146,7 @@ def check_reports(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]
     If a task failed, only the reports of failures are returned: the levels below it are not complete.
 
     Raises:
-        EpochAbortedError: see `pin_attempts`; or the input of a task was not that of one consistent run.
+        EpochAbortedError: see `pin_attempts`; or the input of a task did not come from one consistent run.
     """
     controls = [TaskResult(f.level, f.partition, f.nonce, pickle.loads(f.payload)) for f in frames]
     # Look for failures before the attempts are compared: after a failure the levels below have taken no input, which
@@ -168,7 +168,7 @@ def check_reports(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]
 
 
 def refuse_problems(reports: Iterable[TaskReport]) -> None:
-    """Abort the epoch if the input of a task was not that of one consistent run."""
+    """Abort the epoch if the input of a task did not come from one consistent run."""
     for report in reports:
         if report.problem:
             raise EpochAbortedError(report.problem)

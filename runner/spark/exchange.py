@@ -54,7 +54,7 @@ def _blocks_function(serializer: Any) -> Callable[[int, Iterable[tuple[int, byte
 
 
 def blocks_of(pairs: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
-    """Yield (target, pairs) in blocks. At most about `FRAME_BYTES` of pairs wait, those of all targets together."""
+    """Yield (target, pairs) in blocks. Over all targets at most about `FRAME_BYTES` of pairs wait."""
     waiting: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
     size = 0
     for pair in pairs:

@@ -20,13 +20,13 @@ from py4j.protocol import Py4JJavaError
 
 from penstock.runner.spark.diagnosis import SHIP_PACKAGES, job_failure
 from penstock.runner.spark.errors import WorkerSetupError
-from penstock.runner.spark.session import slots
+from penstock.runner.spark.session import task_slots
 from penstock.runner.spark.settings import is_local
 
 logger = logging.getLogger(__name__)
 
 PACKAGES = ("penstock", "apache-beam", "msgspec")
-"""Distributions whose versions must be those of the driver: their objects travel between driver and executors."""
+"""Distributions that executors need in the driver's versions: their objects travel between driver and executors."""
 
 QUIET_SECONDS = 30.0
 """Time after which the driver logs that it still waits. Executors need about 5 s, and longer to unpack an archive."""
@@ -34,7 +34,7 @@ QUIET_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The installation of a Python process: its version, those of `PACKAGES` ("" if unknown), missing modules."""
+    """The installation of a Python process: its version, versions of `PACKAGES` ("" if unknown), missing modules."""
 
     host: str
     python: str
@@ -73,7 +73,7 @@ def differences(driver: Installation, executors: Iterable[Installation]) -> list
 
 
 def check_executors(spark_context: Any, modules: Sequence[str] = ()) -> None:
-    """Run one short job on all slots of a cluster. `modules` are those that the pipeline's steps will import.
+    """Run one short job on all task slots of a cluster. `modules` will be imported by the pipeline's steps.
 
     Raises:
         WorkerSetupError: executors cannot run the pipeline; the message says what differs and how to ship it.
@@ -83,8 +83,9 @@ def check_executors(spark_context: Any, modules: Sequence[str] = ()) -> None:
     waiting = threading.Timer(QUIET_SECONDS, _say_that_nothing_runs, [str(spark_context.master)])
     waiting.daemon = True
     waiting.start()
-    # One task per slot. Spark may still run two on one executor, so an executor can be missed; it fails later then.
-    n = slots(spark_context)
+    # One task per task slot. Spark may still run two on one executor, so an executor can be missed; it fails later
+    # then.
+    n = task_slots(spark_context)
     spark_context.setJobGroup("penstock-check", "check of the executors", interruptOnCancel=True)
     try:
         found = spark_context.parallelize(range(n), n).mapPartitions(_report(tuple(modules))).collect()

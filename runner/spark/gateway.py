@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from penstock.extras import require_extra
+from penstock.runner.spark.daemon_handoff import PARENT
 from penstock.runner.spark.diagnosis import Limits, start_failure
 from penstock.runner.spark.errors import SparkKilledError, SparkStartError
-from penstock.runner.spark.printed_lines import MARK
+from penstock.runner.spark.printed_lines import LINE_PREFIX
 
 KEPT_LINES = 200
 """Number of the JVM's last log lines that are kept for an error message."""
@@ -101,9 +102,9 @@ class JvmProcess:
         for line in source:
             if _MISSING_PACKAGE.fullmatch(line):
                 continue
-            if line.startswith(MARK):
+            if line.startswith(LINE_PREFIX):
                 # Not kept for error messages, because it may contain values of rows, and not affected by `mute`.
-                _write(self._printed_to, line.removeprefix(MARK))
+                _write(self._printed_to, line.removeprefix(LINE_PREFIX))
                 continue
             with self._turn:
                 self._lines.append(line)
@@ -146,7 +147,7 @@ def launch_jvm(
 ) -> JvmProcess:
     """Start the JVM that serves PySpark and return at once; `connect` waits for it.
 
-    `settings` are Spark's, `environment` is added to that of this process. The JVM writes to the file `address` how to
+    `settings` are Spark's, `environment` is added to this process's. The JVM writes to the file `address` how to
     reach it. It ends when its standard input is closed, so it does not outlive this process. `companion` is a command
     that becomes a child of the JVM.
     """
@@ -192,12 +193,14 @@ def start_process(
       it is another program.
 
     `companion` starts first, without streams. The program replaces the shell that has started it, so it is the parent.
+    The companion finds the parent's process id in the variable `PARENT`: if it asked the system, and the parent had
+    ended by then, it would get the id of the process that adopted it.
     """
     # Popen knows `process_group` since Python 3.11. In 3.10 a new session is the only way to a group without `fork()`.
     own_group: dict[str, Any] = (
         {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
     )
-    beside = f"{shlex.join(companion)} >/dev/null 2>&1 &" if companion else ""
+    beside = f"{PARENT}=$$ {shlex.join(companion)} >/dev/null 2>&1 &" if companion else ""
     return subprocess.Popen(
         ["/bin/sh", "-c", f'trap "" INT; {beside} exec "$@"', "sh", *command],
         env=environment,

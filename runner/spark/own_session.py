@@ -15,13 +15,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from penstock.runner.spark.archive import find_archive
+from penstock.runner.spark.class_archive import find_archive
 from penstock.runner.spark.daemon_handoff import ADDRESS, early_daemon
 from penstock.runner.spark.diagnosis import context_failure
 from penstock.runner.spark.errors import SparkStartError
 from penstock.runner.spark.gateway import JvmProcess, connect, explaining_its_end, launch_jvm
 from penstock.runner.spark.java import Java, find_java, launcher_home
-from penstock.runner.spark.printed_lines import ASKED
+from penstock.runner.spark.printed_lines import VARIABLE
 from penstock.runner.spark.python_check import check_python
 from penstock.runner.spark.scratch import PrivateFolder, make_private_folder, remove_abandoned
 from penstock.runner.spark.settings import (
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOG4J = Path(__file__).parent / "log4j2.properties"
-_LONGEST_SOCKET_FOLDER = 60
+_MAX_SOCKET_FOLDER = 60
 """Characters: the path of a Unix domain socket has at most 107, of which PySpark's file name takes 43."""
 
 _started: OwnSession | None = None
@@ -149,8 +149,8 @@ class OwnSession:
             conf.set(name, value)
         if unprotected(dict(conf.getAll())):
             logger.warning(
-                "anybody who reaches the ports of this Spark driver can read its data, because spark.authenticate is "
-                "not set and Spark cannot make a secret for this cluster: set spark.authenticate and "
+                "every user who reaches the ports of this Spark driver can read its data, because spark.authenticate "
+                "is not set and Spark cannot make a secret for this cluster: set spark.authenticate and "
                 "spark.authenticate.secret as the cluster has them, or spark.authenticate=false to accept this"
             )
         memory = known.get("spark.driver.memory", "1g")
@@ -272,7 +272,7 @@ def _check_spark_home() -> None:
 
 
 def _private_folders(settings: Mapping[str, str]) -> list[PrivateFolder]:
-    """Make a private folder in each folder for Spark's blocks, after removing those of drivers that were killed."""
+    """Make a private folder in each folder for Spark's blocks; before it, remove the folders of killed drivers."""
     folders = []
     for base in map(Path, local_folders(os.environ, settings, tempfile.gettempdir())):
         try:
@@ -291,7 +291,7 @@ def _private_folders(settings: Mapping[str, str]) -> list[PrivateFolder]:
 def _socket_folder(folders: list[PrivateFolder]) -> str:
     """Return the JVM's temporary folder: sockets are made there, and the path of a socket must be short."""
     for folder in folders:
-        if len(str(folder.path)) <= _LONGEST_SOCKET_FOLDER:
+        if len(str(folder.path)) <= _MAX_SOCKET_FOLDER:
             return str(folder.path)
     folders.append(make_private_folder(Path("/tmp")))
     return str(folders[-1].path)
@@ -305,7 +305,7 @@ def _jvm_environment(java: Java, folders: list[PrivateFolder], master: str) -> d
     if is_local(master):
         # Executors of a local-cluster print into files.
         if not master.startswith("local-cluster"):
-            environment[ASKED] = "1"
+            environment[VARIABLE] = "1"
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOOPBACK)
     return environment
 

@@ -1,4 +1,4 @@
-"""Provides the Spark context of a pipeline: that of the given or active session, or of one that is started here.
+"""Provides the Spark context of a pipeline: from the given or active session, or from one that is started here.
 
     start = begin_session(master, settings)  # returns at once
     …                                        # plan the pipeline
@@ -21,7 +21,7 @@ from penstock.runner.spark.errors import SparkStartError
 from penstock.runner.spark.gateway import JvmProcess
 from penstock.runner.spark.own_session import OwnSession, has_gateway, started_session
 from penstock.runner.spark.warm_up import warm_up
-from penstock.timeline import mark
+from penstock.timeline import trace
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def jvm_of(spark_context: Any) -> JvmProcess | None:
     return session.jvm if session is not None and _active_context() is spark_context else None
 
 
-def slots(spark_context: Any) -> int:
+def task_slots(spark_context: Any) -> int:
     """How many tasks the context runs at once, according to Spark."""
     return max(1, int(spark_context.defaultParallelism))
 
@@ -62,8 +62,8 @@ def begin_session(
     `imports` are modules that the pipeline's workers need: on a local master they are imported beforehand.
 
     If this process has an active context, or a session that is starting, that one is used; `master` and `settings` are
-    ignored then. Nothing starts before `SessionStart.context` is called if there is a JVM that others may use: that of
-    spark-submit, or that of a context which the program has stopped.
+    ignored then. If there is a JVM that others may use (spark-submit started it, or a context that the program has
+    stopped left it), nothing starts before `SessionStart.context` is called.
     """
     global _beginning
     with _turn:
@@ -113,8 +113,8 @@ class SessionStart:
     def context(self) -> Any:
         """Wait for the session and return its `SparkContext`.
 
-        Under spark-submit the master and all settings are those of the submission. Our defaults apply to settings
-        that it leaves out. A warning says that `master` and `settings` are ignored.
+        Under spark-submit the submission sets the master and all settings, and our defaults apply to what it leaves
+        out. A warning says that `master` and `settings` are ignored.
 
         Raises:
             SparkStartError: Spark cannot start; the message says what to do. `JavaNotFoundError` is one of these.
@@ -189,7 +189,7 @@ class SessionStart:
         try:
             self._session = OwnSession.launch(self._master, self._settings, self._imports)
             self._context = self._connected(self._session)
-            mark("context")
+            trace("context")
         except BaseException as error:
             self._error = error
             self._forget()
@@ -198,14 +198,14 @@ class SessionStart:
             return
         if self._session.is_local and not self._needed.is_set():
             warm_up(self._context)
-            mark("workers")
+            trace("workers")
 
     def _connected(self, session: OwnSession) -> Any:
         # `cancel` kills the JVM, and then this thread's calls to it fail. But the JVM may have started after `cancel`.
         if self._cancelled.is_set() and session.jvm is not None:
             session.jvm.kill()
         session.connect()
-        mark("JVM")
+        trace("JVM")
         if not session.is_local:
             self._needed.wait()
         if self._cancelled.is_set():

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def warm_up(spark_context: Any) -> None:
-    """Run a job of the same form as those of `engine`: two levels, and an exchange of blocks between them."""
+    """Run a job of the same form as an epoch: two levels, and an exchange of blocks between them."""
     try:
         spark_context.setJobGroup("penstock-start", "start of the Python workers")
         n = spark_context.defaultParallelism

@@ -16,15 +16,15 @@ _ARCHIVES = os.path.join(os.sep, "python", "lib")
 def without_archives(path: Sequence[str], is_file: Callable[[str], bool] = os.path.isfile) -> list[str]:
     """Return `path`, a `sys.path`, without Spark's archives of modules that can be imported from folders.
 
-    A Spark distribution has the folder `python/` next to `python/lib/`; it takes the place of the archive. In the
+    A Spark distribution has the folder `python/` next to `python/lib/`; it replaces the archive. In the
     package that pip installs, Spark's home is the package `pyspark` itself; the archive is left out if `path` leads to
     that package. Any other archive stays, and so does the order of the other entries.
     """
     kept: list[str] = []
     for index, entry in enumerate(path):
-        for place in _instead_of(entry, path[index + 1 :], is_file):
-            if place not in kept:
-                kept.append(place)
+        for replacement in _instead_of(entry, path[index + 1 :], is_file):
+            if replacement not in kept:
+                kept.append(replacement)
     return kept
 
 
@@ -35,8 +35,8 @@ def _instead_of(entry: str, later: Sequence[str], is_file: Callable[[str], bool]
         return [entry]
     home = folder.removesuffix(_ARCHIVES)
 
-    def has_package(place: str) -> bool:
-        return is_file(os.path.join(place, package, "__init__.py"))
+    def has_package(entry: str) -> bool:
+        return is_file(os.path.join(entry, package, "__init__.py"))
 
     unpacked = os.path.join(home, "python")
     if has_package(unpacked):

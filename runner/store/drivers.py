@@ -1,9 +1,9 @@
-"""Notes of the drivers of a checkpoint, for the next start and for `penstock status`: small files beside the records.
+"""Notes of the drivers of a checkpoint, for the next start and for `penstock status`: small files next to the records.
 
     drivers/000000000012.started    the process of the driver of generation 12, and the pipeline that it runs (JSON)
     drivers/000000000012.ended      the state in which it ended, and why (JSON); a killed driver leaves no such note
 
-They decide nothing in the protocol: of two drivers the newer take-over wins, whatever the notes say. The next driver
+They decide nothing in the protocol: of two drivers the newer take-over wins, with and without notes. The next driver
 deletes the notes of the drivers before it.
 """
 

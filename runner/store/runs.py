@@ -112,7 +112,7 @@ class Run:
     @functools.cached_property
     def key_groups(self) -> frozenset[int]:
         """The key groups that have entries in this run. Cached, because most reads are for key groups without any."""
-        # Jump from group to group by the index instead of reading all keys: a run has at most some thousand groups but
+        # Jump from group to group by the index instead of reading all keys: a run has at most a few thousand groups but
         # may have millions of keys.
         found, lower, next_key = set(), b"", "SELECT k FROM run WHERE k >= ? ORDER BY k LIMIT 1"
         while row := self._database.execute(next_key, (lower,)).fetchone():
@@ -201,7 +201,7 @@ class RunBuilder:
         """Return the bytes of the file and the opened run. Do not use the builder afterwards."""
         if self._pragma("freelist_count") * 8 > self._pragma("page_count"):
             self._database.execute("VACUUM")  # deleted and replaced entries leave free pages
-        # The bytes, and not a file that SQLite writes in place: the checkpoint may be on an object store, and a run
+        # The bytes, and not a file that SQLite changes: the checkpoint may be on an object store, and a run
         # must become visible as a whole.
         data = to_bytes(self._database)
         return data, Run(self._database, len(data))
@@ -283,7 +283,7 @@ def open_run(filesystem: FileSystem, path: str, run: StateRun, mapped_bytes: int
 def _open(filesystem: FileSystem, path: str, run: StateRun, mapped_bytes: int) -> Run:
     local = filesystem.local_path(path)
     if local is not None and run.size > IN_MEMORY_BYTES:
-        return _open_in_place(local, path, run, min(mapped_bytes, run.size))
+        return _open_large(local, path, run, min(mapped_bytes, run.size))
     data = filesystem.read(path) if local is None else Path(local).read_bytes()
     _check(path, run, len(data), zlib.crc32(data))
     database = _connect(":memory:")
@@ -291,7 +291,7 @@ def _open(filesystem: FileSystem, path: str, run: StateRun, mapped_bytes: int) -
     return Run(database, len(data))
 
 
-def _open_in_place(local: str, path: str, run: StateRun, mapped_bytes: int) -> Run:
+def _open_large(local: str, path: str, run: StateRun, mapped_bytes: int) -> Run:
     _check(path, run, Path(local).stat().st_size, _checksum(local))
     # "immutable" lets SQLite skip locks and checks for changes, since nothing ever writes to the file.
     database = _connect(_uri(local) + "?mode=ro&immutable=1")

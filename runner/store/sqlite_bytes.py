@@ -25,7 +25,7 @@ def to_bytes(database: sqlite3.Connection) -> bytes:
 
 
 def from_bytes(data: bytes, empty: sqlite3.Connection) -> None:
-    """Make `empty`, a database in memory, that of a file with the content `data`."""
+    """Load `data`, the content of a database file, into `empty`, a database in memory."""
     if sys.version_info >= (3, 11):
         empty.deserialize(data)
         return

@@ -4,7 +4,7 @@ This is a small log-structured merge tree. A read looks into the buffer, then in
 oldest. The first one that contains the key wins. `seal` writes the changes as at most one new run. It also merges the
 newest runs into it, as long as they are not much larger than the data to write (size-tiered compaction). So n sealed
 bytes are rewritten O(log n) times, there are O(log n) runs, and all runs together are at most about three times as
-large as the live data. A tombstone (the mark of a deleted key) is dropped when no older run contains its key. Until
+large as the live data. A tombstone (the entry of a deleted key) is dropped when no older run contains its key. Until
 then it counts as many bytes as the value that it hides.
 
 A buffer that grows too large moves to a scratch file, and large runs are merged through one, so a store of any size
@@ -59,7 +59,7 @@ _SPILLED_CACHE_KIB = 256
 """Memory of a scratch file for its pages: little, because a large bundle has many of these files."""
 
 _ENTRY_BYTES = 200
-"""Memory that CPython 3.11 uses for a buffer entry besides its bytes: two `bytes` objects and a place in the dict."""
+"""Memory that CPython 3.11 uses for a buffer entry besides its bytes: two `bytes` objects and an entry in the dict."""
 
 _INSERTIONS = 500
 """Number of new keys between two scans after which the sorted list of keys is dropped."""
@@ -119,7 +119,7 @@ class StateStore:
         """Open the state that `runs`, all of one stage and in any order, hold for key groups first to last.
 
         Runs of other key groups are ignored. From a run with more key groups, only these are read. Files are opened at
-        their first read. `folder` is `Checkpoint.state_folder`; the default `cache` is that of the process.
+        their first read. `folder` is `Checkpoint.state_folder`; the default `cache` is the process's.
 
         Raises:
             ValueError: the runs are of several stages.
@@ -231,6 +231,8 @@ class StateStore:
         hidden = self._drop_void_tombstones() + self._hidden_by_spilled
         if not self._buffer and not self._spilled:
             return self.runs
+        # Invariant: until the new file is durable, a read finds the same values as before. So an error here leaves a
+        # store that can be sealed again, and a task that was repeated by Spark writes a file under another name.
         kept, taken = self._choose_runs_to_merge(hidden)
         large = self._spilled or self._is_large(taken)
         added = self._merge_on_disk(kept, taken, name) if large else self._merge_in_memory(kept, taken, name)
@@ -260,10 +262,10 @@ class StateStore:
         self._buffer[key] = value
         self._held += _ENTRY_BYTES + len(key) + (len(value) if value else 0)
         # The first comparison is for speed: it is false for most writes.
-        if self._held > self._spill_bytes // 4 and self._held > self._most_held():
+        if self._held > self._spill_bytes // 4 and self._held > self._max_held():
             self._spill()
 
-    def _most_held(self) -> int:
+    def _max_held(self) -> int:
         return self._spill_bytes // 4 if self._has_large_entries() else self._spill_bytes
 
     def _has_large_entries(self) -> bool:
@@ -272,7 +274,7 @@ class StateStore:
     def _spill(self) -> None:
         """Move the buffer to a scratch file, unless its memory was overestimated."""
         self._held = self._buffered_bytes() + len(self._buffer) * _ENTRY_BYTES
-        if self._held <= self._most_held() // 2:
+        if self._held <= self._max_held() // 2:
             return
         self._hidden_by_spilled += self._drop_void_tombstones()
         builder = FileRunBuilder(self._held // len(self._buffer)) if self._buffer else None
@@ -519,7 +521,7 @@ def _limit_to(run: StateRun, first: int, last: int) -> StateRun:
 
 
 def _counted_bytes(run: StateRun) -> int:
-    """Estimate the bytes of a run that count: those of its file, in proportion to the key groups."""
+    """Estimate the bytes of a run that count: the size of its file, in proportion to the key groups."""
     groups = run_key_groups(run.name)
     counting = run.last_key_group - run.first_key_group + 1
     return run.size * counting // max(len(groups or ()), counting)

@@ -54,7 +54,7 @@ class TaskInput:
     test_stream: tuple[TestStreamBlock, ...] = ()
 
     def for_steps(self, steps: Collection[str]) -> TaskInput:
-        """Return the part for these steps, which are those of one level."""
+        """Return the part for these steps, the steps of one level."""
         return TaskInput(
             tuple(step for step in self.impulses if step in steps),
             tuple(residual for residual in self.residuals if residual.transform in steps),
@@ -94,7 +94,7 @@ class EpochInput:
     - `inputs`: one per partition.
     - `owners`: by input, the process that holds its open streams (`TaskReport.process` of the last epoch); "" if none
       does. Empty if no input has an owner.
-    - `watermarks`: those of the last record.
+    - `watermarks`: of the last record.
     - `state`: by the name of the stateful step.
     - `waiting_residuals_us`: by step, the lowest watermark of its residuals that are not yet due. They are in none
       of the `inputs`, but they hold the step's output watermark.
@@ -184,7 +184,7 @@ class TaskReport:
     - `input_index`: which input of the epoch it ran; at a level below 0 its partition.
     - `residuals`, `carried`: the elements that the next record must store.
     - `runs`, `timers`: by step, only for the key groups of the task.
-    - `watermarks`: those of this partition.
+    - `watermarks`: of this partition.
     - `metrics`: serialized `MonitoringInfo`s.
     - `inputs`: the attempts from which the task took its input.
     - `has_finalizers`: user code registered bundle finalizers. The process of the task keeps them until it learns of

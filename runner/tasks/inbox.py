@@ -65,7 +65,7 @@ class Inbox:
         if self._level and above != self._partitions:
             return f"got reports of {above} tasks of the level above"
         if self._counted != {channel: count for channel, count in self._expected.items() if count}:
-            return "the numbers of blocks that arrived are not those that were sent"
+            return "the numbers of blocks that arrived differ from the numbers that were sent"
         return self._problem
 
     def producers(self) -> list[ProducerAttempt]:

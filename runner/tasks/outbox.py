@@ -41,7 +41,7 @@ class Outbox:
             self.carried.append(CarriedElement(edge.name, block))
         elif edge.level == self._scope.level and edge.routing is Routing.LOCAL:
             # Pass an encoded block, although both stages are in one task: the consumer decodes the elements, so the
-            # stages share no mutable object, and its input is counted like that of any other stage.
+            # stages share no mutable object, and its input is counted as for any other stage.
             self._feed(self._plan.stages[edge.consumer], block)
         else:
             # Numbered by target and edge, so that a consumer can put the frames of each producer back in order: Spark

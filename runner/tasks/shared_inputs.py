@@ -4,7 +4,7 @@ A source keeps its streams open between epochs: a replication slot, prefetched m
 that has read last, but Spark gives a task to any idle worker. So the tasks on one host exchange their inputs. Each
 takes the input that its own process has run in the last epoch; the others share what remains.
 
-Invariant: every taken input is that of a task that has arrived on this host. So an input never has to move to another
+Invariant: every taken input was made for a task that has arrived on this host. So an input never has to move to another
 host, and a task always finds a free one, because fewer inputs are taken than tasks have arrived.
 
 An exchange only decides *who* reads. Before the commit the driver checks that each input was read exactly once

@@ -3,7 +3,7 @@
 In batch a side input is complete before the first element is processed. In a stream it is a sequence of panes (see
 `planning/views.py`). A window of the main input is mapped to one window of each side input. It is *ready* when each of
 these has had a pane, or is known to be empty because the watermark of the side input has passed it. An element is
-blocked in those of its windows that are not ready.
+blocked in each of its windows that is not ready.
 
 All partitions get the same panes, so one partition stores them for all: the owner of the first key group. A window is
 deleted when the main input can have no more elements for it and no splittable DoFn still reads in it.
@@ -26,7 +26,7 @@ from penstock.runner.store.keys import key_group
 from penstock.runner.tasks.blocked_elements import BlockedElements, BlockedQueue
 from penstock.runner.tasks.epoch import StepState, TaskReport
 from penstock.runner.tasks.scope import TaskScope
-from penstock.runner.tasks.stage_run import StageRun
+from penstock.runner.tasks.stage_bundle import StageBundle
 from penstock.runner.tasks.task_state import TaskState
 
 _PANE = b"pane"
@@ -65,36 +65,36 @@ class SideInputs:
         """Set the watermarks of side inputs, by edge: all their panes of this epoch have come."""
         self._watermarks_us.update(watermarks_us)
 
-    def feed(self, stage: Stage, run: StageRun, block: bytes) -> None:
+    def feed(self, stage: Stage, bundle: StageBundle, block: bytes) -> None:
         """Run a block through a stage, except for elements that are blocked."""
         if not self._plan.streaming:
-            run.take(block)
+            bundle.take(block)
             return
-        for element in run.processor.elements(block):
+        for element in bundle.processor.elements(block):
             # Decide window by window: an element in several windows is processed in those that are ready, and blocked
             # in the others.
             unready = tuple(window for window in element.windows if not self._is_ready(stage, window))
             for window in unready:
-                self._block(stage, run.processor, _in_windows(element, (window,)))
+                self._block(stage, bundle.processor, _in_windows(element, (window,)))
             if not unready:
-                run.take_element(element)
+                bundle.take_element(element)
             elif ready := tuple(window for window in element.windows if window not in unready):
-                run.take_element(_in_windows(element, ready))
+                bundle.take_element(_in_windows(element, ready))
 
     def has_blocked(self, stage: Stage) -> bool:
         """Whether the last record has blocked elements of a stage in the key groups of the task."""
         return self._plan.streaming and self._recorded_hold_us(stage) is not None
 
-    def resume(self, stage: Stage, run: StageRun) -> None:
+    def resume(self, stage: Stage, bundle: StageBundle) -> None:
         """Run blocked elements whose windows are ready now."""
         blocked = self._open(stage)
-        windows: Any = run.processor.coder.window_coder
+        windows: Any = bundle.processor.coder.window_coder
         for queue in blocked.queues():
             if self._is_ready(stage, windows.decode(queue.window)):
                 # Removal and output are in one epoch, so an epoch that fails leaves the queue as it was.
                 for data in blocked.remove(queue):
-                    for element in run.processor.elements(data):
-                        run.take_element(element)
+                    for element in bundle.processor.elements(data):
+                        bundle.take_element(element)
 
     def held_us(self, stage: Stage, watermark_us: int) -> int:
         """Return the input watermark of a stage, held by its blocked elements."""

@@ -2,8 +2,8 @@
 
     frames of the level above  →  stages, in order  →  frames for the levels below, a report, a control record
 
-`Inbox` checks the input, `StageRuns` runs the stages, `Watermarks` computes the watermarks of the stages, and `Outbox`
-routes their output. `Task` calls them in turn.
+`Inbox` checks the input, `StageBundles` runs the stages, `Watermarks` computes the watermarks of the stages, and
+`Outbox` routes their output. `Task` calls them in turn.
 
 The exception of a stage is never raised into Spark, which would run the task again. It travels to the driver in the
 control record, and the levels below do nothing.
@@ -28,13 +28,13 @@ from penstock.runner.tasks.inbox import Inbox
 from penstock.runner.tasks.outbox import Outbox, Packet
 from penstock.runner.tasks.scope import TaskScope
 from penstock.runner.tasks.side_inputs import SideInputs
-from penstock.runner.tasks.stage_runs import StageRuns
+from penstock.runner.tasks.stage_bundles import StageBundles
 from penstock.runner.tasks.task_state import TaskState
 from penstock.runner.tasks.watermarks import Watermarks
 from penstock.runner.tasks.worker_logs import collected_logs
 from penstock.runner.tasks.worker_plan import WorkerPlan, worker_plan_of
 from penstock.runner.tasks.worker_warnings import collected_warnings
-from penstock.timeline import mark
+from penstock.timeline import trace
 
 __all__ = ["Packet", "run_level"]
 
@@ -51,7 +51,7 @@ def run_level(
 ) -> Iterator[Packet]:
     """Run a level's stages for one partition; yield packets for the next level or, from the last level, for the driver.
 
-    `frames` are those that the level above has sent to this partition (none at level 0). The last level yields
+    `frames` were sent to this partition by the level above (none at level 0). The last level yields
     control records only. Packets are yielded while the stages still run; see `handover`. `input_index` and `process`:
     see `TaskScope`; None is the input of the partition.
     """
@@ -81,31 +81,33 @@ class Task:
         self._state = TaskState(scope.epoch, scope.nonce, *scope.key_groups)
         self._side_inputs = SideInputs(scope, worker_plan.context, self._state)
         self._outbox = Outbox(scope, emit, self._feed)
-        self._runs = StageRuns(scope, worker_plan, self._state, self._side_inputs, self._outbox.send)
+        self._bundles = StageBundles(scope, worker_plan, self._state, self._side_inputs, self._outbox.send)
         self._watermarks = Watermarks(scope, self._inbox.watermarks)
 
     def run(self, frames: Iterable[bytes]) -> None:
         """Take all frames in, run the stages, and report."""
         succeeded = False
-        self._mark("began")
+        self._trace("began")
         try:
             # Spark fetches blocks while this loop runs, so a stage works while its producers are still at work.
             for data in frames:
                 self._receive(data)
             self._report.problem = self._inbox.problem()
+            # Invariant: a task sends its reports, also after a failure. Each of the next steps does nothing then, and
+            # `_close` still runs, because the driver waits for one control record of each task.
             self._work(self._complete_side_inputs)
             self._report.publishing_seconds = self._run_guarded(self._publish)
             self._work(self._start_inputs)
             self._report.reading_seconds = self._run_guarded(self._read_residuals)
             self._work(self._end_stages)
             self._close()
-            self._mark("ended")
+            self._trace("ended")
             succeeded = not self._failed
         finally:
-            self._runs.close(succeeded=succeeded)
+            self._bundles.close(succeeded=succeeded)
 
-    def _mark(self, what: str) -> None:
-        mark(f"level {self._scope.level} {what}", epoch=self._scope.epoch.attempt.epoch)
+    def _trace(self, what: str) -> None:
+        trace(f"level {self._scope.level} {what}", epoch=self._scope.epoch.attempt.epoch)
 
     # Work.
 
@@ -136,7 +138,7 @@ class Task:
             ):
                 work(*args)
         except Exception as error:
-            self._report.failure = failure_of(error, self._runs.where)
+            self._report.failure = failure_of(error, self._bundles.where)
         return time.monotonic() - began
 
     def _receive(self, data: bytes) -> None:
@@ -156,18 +158,18 @@ class Task:
             self._feed(self._plan.stages[edge.consumer], frame.payload)
 
     def _feed(self, stage: Stage, block: bytes) -> None:
-        self._runs.feed(stage, block)
+        self._bundles.feed(stage, block)
 
     def _complete_side_inputs(self) -> None:
         """Run the input that waited for side inputs: elements of earlier epochs first, then the blocks of this one."""
-        self._runs.complete_side_inputs()
+        self._bundles.complete_side_inputs()
         for stage in self._stages:
-            # Follow the order of the plan: a stage may put out elements for a later stage that has side inputs too.
+            # Follow the order of the plan: a stage may emit elements for a later stage that has side inputs too.
             if stage.sides:
                 edges = [self._plan.edges[index] for index in stage.sides]
                 self._side_inputs.complete({edge.index: self._watermarks.edge_us(edge) for edge in edges})
-                self._runs.resume_blocked(stage)
-                for block in self._runs.spooled(stage):
+                self._bundles.resume_blocked(stage)
+                for block in self._bundles.spooled(stage):
                     self._feed(stage, block)
 
     def _publish(self) -> None:
@@ -186,11 +188,11 @@ class Task:
     def _read_residuals(self) -> None:
         """Read the residuals one after the other, until the task has read as many records as it may."""
         residuals = self._scope.input.residuals
-        # From here, and not from the start of the task: a sink that publishes longer than an epoch may read would else
-        # leave no time to read, and each second epoch would be almost empty.
+        # From here, and not from the start of the task. Otherwise a sink that publishes for a long time would leave no
+        # time for reading, and each second epoch would be almost empty.
         end = time.monotonic() + self._scope.epoch.limits.seconds
         for index, residual in enumerate(residuals):
-            left = self._scope.epoch.limits.max_records - self._runs.records_read()
+            left = self._scope.epoch.limits.max_records - self._bundles.records_read()
             if left <= 0:
                 # In front of those that were read, so that they are the first ones of the next epoch.
                 self._report.residuals[:0] = map(_unread, residuals[index:])
@@ -210,14 +212,16 @@ class Task:
         idle = max(0.0, self._begun + limits.idle_seconds - now) / remaining
         budget = Budget(now + share, now + idle, left, limits.max_bytes, limits.may_end_early)
         stage = self._started[Origin.RESIDUAL, residual.transform]
-        for rest in self._runs.read(stage, residual.element_id, residual.element, budget):
+        for rest in self._bundles.read(stage, residual.element_id, residual.element, budget):
             # A reader without a watermark estimator reports none. One that reports an earlier watermark than before is
             # held to the old one, because consumers have already acted on it.
-            mark = residual.watermark_us
+            watermark_us = residual.watermark_us
             if rest.watermark_us is not None:
-                mark = max(mark, rest.watermark_us)
+                watermark_us = max(watermark_us, rest.watermark_us)
             self._report.residuals.append(
-                ResidualReport(residual.transform, residual.element_id, rest.element, mark, rest.delay_us)
+                ResidualReport(
+                    residual.transform, residual.element_id, rest.element, watermark_us, rest.delay_us
+                )
             )
 
     def _end_stages(self) -> None:
@@ -229,7 +233,7 @@ class Task:
     def _end(self, stage: Stage) -> None:
         watermark = self._side_inputs.held_us(stage, self._watermarks.input_us(stage))
         self._watermarks.begin(stage, watermark)
-        result = self._runs.end(stage, watermark)
+        result = self._bundles.end(stage, watermark)
         # The hold of a stage that did not run is in the record. To open its state for it would make each epoch read
         # the state of all stages.
         hold = self._scope.earliest_timers(stage.state).hold_us
@@ -239,7 +243,7 @@ class Task:
             self._report.records_read += result.records_read
             self._report.dropped += result.dropped
             if result.timers is not None:
-                # The stage has opened its state, so its timers and its hold replace those of the record.
+                # The stage has opened its state, so its timers and its hold replace the record's.
                 event, processing = result.timers
                 timers = EarliestTimers(
                     stage.state, *self._scope.key_groups, event, processing, result.hold_us
@@ -261,7 +265,7 @@ class Task:
             try:
                 self._side_inputs.store(report)
                 report.runs = self._state.seal()
-                report.has_finalizers = self._runs.has_finalizers()
+                report.has_finalizers = self._bundles.has_finalizers()
             except Exception as error:
                 report.failure = failure_of(error, "writing state")
             report.working_seconds += time.monotonic() - began

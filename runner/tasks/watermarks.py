@@ -69,12 +69,12 @@ class Watermarks:
         """Set the output watermark of a stage.
 
         `hold_us`, the earliest hold in the stage's state, holds it back. If the stage reads, its residuals hold it back
-        too: those of this task, and those that are not due in this epoch.
+        too: the residuals of this task, and the ones that are not due in this epoch.
         """
         if hold_us is not None:
             output_us = min(output_us, hold_us)
         # The record stores it for GroupByKeys only: they decide by their last output watermark whether a late group can
-        # hold the watermark (`PanesRun.take`).
+        # hold the watermark (`PanesBundle.take`).
         if stage.group:
             self.reported[WatermarkKey.output(stage.state)] = output_us
         if stage.origin is Origin.RESIDUAL:
@@ -83,8 +83,8 @@ class Watermarks:
 
     def _reader_us(self, stage: Stage, output_us: int, residuals: Iterable[ResidualReport]) -> int:
         key, epoch = WatermarkKey.output(stage.step), self._scope.epoch
-        marks = [residual.watermark_us for residual in residuals if residual.step == stage.step]
-        held = min([output_us, *marks, epoch.waiting_residuals_us.get(stage.step, output_us)])
+        held_by = [residual.watermark_us for residual in residuals if residual.step == stage.step]
+        held = min([output_us, *held_by, epoch.waiting_residuals_us.get(stage.step, output_us)])
         self.reported[key] = max(held, epoch.watermark_us(key))
         return self.reported[key]
 

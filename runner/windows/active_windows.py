@@ -3,7 +3,7 @@
 They are one cell for each key. The cell is decoded once for many windows that begin or end in an epoch, and stored once
 after them: with a read and a write for each window, the cost of a key would grow with the square of its windows.
 
-Growth: the windows of the keys that were used last, about `MOST_KEPT` of them, or of one key if it has more.
+Growth: the windows of the keys that were used last, about `MAX_KEPT` of them, or of one key if it has more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from penstock.runner.store.cells import Cells, pack, unpack
 from penstock.runner.store.keys import key_group
 
-MOST_KEPT = 10_000
+MAX_KEPT = 10_000
 """Windows that are kept decoded."""
 _ACTIVE = b"active"
 
@@ -63,7 +63,7 @@ class ActiveWindows:
             self._store(key, kept)
 
     def _drop_surplus(self) -> None:
-        while self._count > MOST_KEPT and len(self._kept) > 1:
+        while self._count > MAX_KEPT and len(self._kept) > 1:
             key, kept = self._kept.popitem(last=False)
             self._count -= kept.stored
             self._store(key, kept)

@@ -107,7 +107,7 @@ class Grouping:
         if group is None:
             self._groups[identity] = Group([chunk], first_us, last_us, count)
             # 300 and 60 are about what CPython 3.11 uses for the objects of a group (tuple, two keys, Group, list,
-            # place in the dict) and of a chunk. Too low an estimate would let the worker run out of memory before the
+            # entry in the dict) and of a chunk. Too low an estimate would let the worker run out of memory before the
             # first spill.
             self._held += len(key) + len(window) + 300
         else:
@@ -142,7 +142,7 @@ class Grouping:
         # The file has no name, so the system frees the space when the process ends, also if it is killed.
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`, read once all is in
         for identity in sorted(self._groups):
-            _write_run(file, identity, self._groups[identity])
+            _write_group(file, identity, self._groups[identity])
         file.flush()
         self._files.append(file)
         self._groups, self._held = {}, 0
@@ -197,7 +197,7 @@ def unite_groups(key: bytes, window: bytes, groups: list[CompleteGroup]) -> Comp
     return CompleteGroup(key, window, first_us, last_us, _Chain([group.chunks for group in groups]), count)
 
 
-def _write_run(file: IO[bytes], identity: Identity, group: Group) -> None:
+def _write_group(file: IO[bytes], identity: Identity, group: Group) -> None:
     key, window = identity
     parts = list(joined_chunks(group.chunks))
     length = sum(len(part) + _LENGTH.size for part in parts)

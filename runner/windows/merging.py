@@ -12,7 +12,7 @@ from penstock.runner.windows.grouping import CompleteGroup, unite_groups
 
 
 class WindowMerger:
-    """Merges the groups of each key with a window function. `coder` is that of its windows."""
+    """Merges the groups of each key with a window function. `coder` encodes its windows (nested)."""
 
     def __init__(self, windowfn: WindowFn, coder: Any) -> None:
         self._windowfn = windowfn

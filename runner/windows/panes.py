@@ -6,7 +6,7 @@ The store holds two cells for each key and window: the values since the last pan
 and a small one with the state of the trigger, the index of the next pane and the window's watermark hold. Both are
 deleted when the window expires, which is when the watermark has passed its end plus the allowed lateness.
 
-The rules are those of the Beam model:
+The rules come from the Beam model:
 
 - An element is dropped if its window has expired or its trigger has finished. For sessions, the element's own window
   counts, before it is merged.
@@ -73,7 +73,7 @@ class Pane:
 class _Window:
     """The state of one window of one key, without its values.
 
-    `panes` counts the emitted panes, and `nonspeculative` those of them that were not early. `pending`: elements came
+    `panes` counts the emitted panes, and `nonspeculative` the panes that were not early. `pending`: elements came
     after the last pane. `closed`: the trigger has finished. `count`: how many values are stored. `shape`: the shape of
     the trigger tree that made the trigger's state.
     """
@@ -113,7 +113,7 @@ class Panes:
     """The windows of one range of key groups, for one epoch.
 
     `input_us` and `output_us` are the watermarks of the GroupByKey in the last record. The first decides whether an
-    element is late, the second whether a pane is. `coder` is that of windows (nested); `emit` takes each pane.
+    element is late, the second whether a pane is. `coder` encodes windows (nested); `emit` takes each pane.
     """
 
     def __init__(
@@ -193,14 +193,14 @@ class Panes:
             if not fired:
                 return
 
-    def set_back(self, step_us: int) -> None:
-        """Move pending processing times back, because the wall clock was set back by `step_us`."""
+    def set_back(self, back_us: int) -> None:
+        """Move pending processing times back, because the wall clock was set back by `back_us`."""
         for timer in self._timers.due(PROCESSING, MAX_US):
             window_key = _WindowKey(timer.key_group, timer.key, timer.window)
             state = self._load(window_key)
-            self._tree.set_back(state.trigger, step_us)
+            self._tree.set_back(state.trigger, back_us)
             self._cells.replace(window_key.key_group, window_key.key, window_key.window, _PANE, state.pack())
-            self._timers.set(replace(timer, fire_us=timer.fire_us - step_us))
+            self._timers.set(replace(timer, fire_us=timer.fire_us - back_us))
 
     def release_emitted(self) -> None:
         """Delete the values that have been emitted in their last pane. From now on no pane is read."""
@@ -381,19 +381,21 @@ class Panes:
                 taken.add(address)
             return
         window = self._coder.decode_nested(result)
-        places = [_WindowKey(window_key.key_group, key, encoded) for encoded in merged]
-        states = [self._load(place) for place in places]
+        keys = [_WindowKey(window_key.key_group, key, encoded) for encoded in merged]
+        states = [self._load(window_key) for window_key in keys]
         state = self._load(window_key) if result in merged else _Window(shape=self._tree.shape)
         at = self._trigger_context(window, self._input_us)
         state.trigger = self._tree.merge_states([old.trigger for old in states], at)
         holds = [Timestamp(micros=old.hold_us) for old in states if old.hold_us != NO_HOLD_US]
         state.hold_us = self._combine.merge(window, holds).micros if holds else NO_HOLD_US
-        # Pane indexes start again from 0: the first pane of the merged window does not continue those of its parts.
+        # Pane indexes start again from 0: the first pane of the merged window does not continue the panes of its parts.
         state.pending = any(old.pending for old in states)
         state.count = sum(old.count for old in states)
+        # Invariant: each address is in the list of exactly one active window, so each value has one owner, and the
+        # values of the parts need not be copied.
         active[result] = [address for encoded in merged for address in active.pop(encoded)]
-        for place in places:
-            self._drop(place)
+        for merged_key in keys:
+            self._drop(merged_key)
         self._save(window_key, window, state, at)
 
     def _addresses(self, window_key: _WindowKey) -> list[bytes]:

@@ -1,7 +1,7 @@
 """Triggers as state machines over Beam's trigger proto: they decide when a window's pane is due. Pure.
 
 One `TriggerTree` serves all windows of a grouping. Its state for one window is a `TriggerState`, which is small and
-serialisable, and is deleted with the window. The rules are those of the Beam model (the proto's comments and Java's
+serialisable, and is deleted with the window. The rules come from the Beam model (the proto's comments and Java's
 reference state machines):
 
 - A finished trigger stays finished unless its parent resets it.
@@ -64,7 +64,7 @@ class TriggerTree:
         self._merging = merging
         self._root = self._build(trigger)
         self.shape = zlib.crc32(_shape(trigger).encode())
-        """A checksum of the kinds of trigger in the tree and of their places. A state is valid for one shape only."""
+        """A checksum of the kinds of trigger in the tree and of their order. A state is valid for one shape only."""
 
     def _build(self, trigger: api.Trigger) -> _Node:
         kind = trigger.WhichOneof("trigger") or "default"
@@ -107,15 +107,15 @@ class TriggerTree:
         # fire again and again.
         return min((time for time in times if time is not None and time > now_us), default=None)
 
-    def set_back(self, state: TriggerState, step_us: int) -> None:
-        """Move processing times to earlier ones, as the wall clock was set back by `step_us`."""
+    def set_back(self, state: TriggerState, back_us: int) -> None:
+        """Move processing times to earlier ones, as the wall clock was set back by `back_us`."""
         for node in self._nodes:
             if node.due_us(state) is not None:
-                state.numbers[node.index] -= step_us
+                state.numbers[node.index] -= back_us
 
 
 class _Node(ABC):
-    """One trigger. It changes only its own entry of a state, and those of its subtriggers."""
+    """One trigger. It changes only its own entry of a state, and the entries of its subtriggers."""
 
     index: int
     merging: bool
@@ -283,6 +283,8 @@ class _AfterEndOfWindow(_Node):
     def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         early, late = self._early_trigger(), self._late_trigger()
         if at.at_end and not self._is_late(state):
+            # The on-time pane ends the early firings. What they counted, or how often they have finished, means nothing
+            # to the late ones.
             state.numbers[self.index] = 1
             for child in self.children:
                 child.reset(state)
@@ -293,6 +295,7 @@ class _AfterEndOfWindow(_Node):
         firing.on_fire(state, at)
         if firing.finished(state):
             firing.reset(state)
+        # A pane ends the count towards the next pane of every trigger, also of the one that did not fire.
         if other is not None:
             other.clear(state)
 

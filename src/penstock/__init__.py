@@ -13,7 +13,6 @@
 | `publish`, `preflight`, `errors` | steps after a commit, checks before a start, all errors |
 | `pipelines`, `templates` | the pipelines of the command line |
 | `io.staging` | parts of sinks, for new ones |
-| `emulators.spanner`, `emulators.bigtable`, `emulators.simulated_spanner`, `emulators.ydb` | local services for tests |
 
 Each package lists its public names in `__all__`. Everything else is internal.
 """

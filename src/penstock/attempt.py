@@ -21,7 +21,7 @@ from penstock.compat import UTC
 
 __all__ = [
     "Attempt",
-    "Driver",
+    "DriverToken",
     "at_watermark",
     "current_attempt",
     "current_staging",
@@ -35,7 +35,7 @@ TOKEN_DIGITS = 15
 """Hexadecimal digits of a driver's token: a number of 60 bits, because a ledger may store only a positive integer."""
 
 
-class Driver(NamedTuple):
+class DriverToken(NamedTuple):
     """One driver in the history of a checkpoint: its generation, and a token that no other driver has.
 
     Two copies of a checkpoint may have drivers of one generation. Their tokens differ.
@@ -58,7 +58,7 @@ class Attempt:
     generation: int
     epoch: int
     nonce: str
-    drivers: tuple[Driver, ...] = field(default=(), compare=False, repr=False)
+    drivers: tuple[DriverToken, ...] = field(default=(), compare=False, repr=False)
 
 
 def current_attempt() -> Attempt:

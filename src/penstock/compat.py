@@ -1,6 +1,6 @@
 """Names of Python 3.11 that Penstock uses, for Python 3.10. Pure.
 
-`typing_extensions` has those of `typing`. The rest is too little for another package.
+`typing_extensions` has the same for `typing`. The rest is too little for another package.
 """
 
 from __future__ import annotations

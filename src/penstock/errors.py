@@ -84,7 +84,8 @@ class InvariantError(PenstockError, RuntimeError):
 class ChangeStreamError(ServiceError):
     """A source cannot continue until the user does what the message says. No change was skipped.
 
-    `run`: statements that repair it, in their order. A message about several problems shows those of all as one block.
+    `run`: statements that repair it, in their order. A message about several problems shows all statements as one
+    block.
     """
 
     def __init__(self, what: str = "", *, run: Sequence[str] = ()) -> None:

@@ -51,7 +51,8 @@ def require_extra(extra: str, module: str) -> None:
 
 def install_command(*extras: str) -> str:
     """Return the command that installs extras. No package index has Penstock, so it is installed from a clone."""
-    return f"pip install '.[{','.join(extras)}]' in a clone of Penstock"
+    folders = " ./emulators" if "emulators" in extras else ""
+    return f"pip install '.[{','.join(extras)}]'{folders} in a clone of Penstock"
 
 
 def _missing(module: str, extras: tuple[str, ...]) -> MissingExtraError:

@@ -4,7 +4,7 @@
     staged | "Publish" >> PublishAfterCommit(PublishFn())  # runs only for Publications that a commit record names
 
 The last step of a sink must not run before the epoch that produced its input is committed, and it must run even
-if the driver dies after that commit. `PublishAfterCommit` marks the step with a transform annotation.
+if the driver dies after that commit. `PublishAfterCommit` gives the step a transform annotation.
 `PySparkRunner` stores the elements that reach the step in the commit record, and runs the step at the start of the
 next epoch. It repeats the step until that epoch is committed too. Repeating the step must therefore change nothing,
 however late it happens. The output of the step is input of that next epoch. Any other Beam runner sees a Reshuffle
@@ -88,7 +88,7 @@ class ClaimsOutput(Protocol):
     """Optional method of a post-commit DoFn: refuse an output that another checkpoint writes to."""
 
     def claim_output(self, job: str, position: CheckpointPosition) -> None:
-        """Leave a mark in the output, or raise if the output has the mark of another history of `job`.
+        """Write a claim into the output, or raise if the output has a claim of another history of `job`.
 
         The driver calls it when it has taken over, and again before each `clean_up`. A copy of a checkpoint has the
         same job name, and its driver does not know of the other one.
@@ -148,7 +148,7 @@ class PublishAfterCommit(beam.PTransform):
 
     Order: none between elements. State: none. Watermark: each element holds it until the element is published.
 
-    With `tags` the result has several outputs, as that of `beam.ParDo(…).with_outputs(*tags)`; the main one is `None`.
+    With `tags` the result has several outputs, as `beam.ParDo(…).with_outputs(*tags)` has; the main one is `None`.
     """
 
     def __init__(self, fn: beam.DoFn, *, tags: Sequence[str] = ()) -> None:

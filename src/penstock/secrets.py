@@ -33,7 +33,7 @@ def has_reference(text: str) -> bool:
 
 
 def read_references(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the text with the value of each reference in its place. Values are not searched for references.
+    """Return the text with each reference replaced by its value. Values are not searched for references.
 
     Raises:
         UsageError: a variable or a file does not exist. The message shows no values.

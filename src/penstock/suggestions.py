@@ -9,7 +9,7 @@ from difflib import get_close_matches
 def did_you_mean(given: str, known: Iterable[str], *, shown: Mapping[str, str] | None = None) -> str:
     """Return `; did you mean '…'?` with the most similar known name, or an empty text if none is similar.
 
-    Case is ignored, and `-` is equal to `_`. `shown`: what the text has in place of a known name.
+    Case is ignored, and `-` is equal to `_`. `shown` maps a known name to the form that the text shows.
     """
     names = {_plain(name): (shown or {}).get(name, name) for name in known}
     near = get_close_matches(_plain(given), names, n=1, cutoff=0.6)

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.errors import UnavailableError
 from penstock.io.bigtable import ChangeStreamMutation, ReadFromBigtableChangeStream
 from penstock.io.bigtable.errors import classify_status
-from penstock.io.bigtable.frontier import Opening
+from penstock.io.bigtable.frontier import Position
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.read import ReadBigtableFn, ReadBigtableUnboundedFn
 from penstock.io.change_streams.backoff import Backoff
@@ -43,26 +43,26 @@ class Service:
         if self.failure:
             raise classify_status(*STATUSES[self.failure], "change stream of t", "now")
 
-    def open(self, opening: Opening) -> Call:
+    def open(self, position: Position) -> Call:
         self.check()
-        return Call(self, opening)
+        return Call(self, position)
 
-    def refused_close(self, opening: Opening, close: Any) -> Exception:
+    def refused_close(self, position: Position, close: Any) -> Exception:
         raise AssertionError("this service closes no stream without a token")
 
 
 class Call:
-    def __init__(self, service: Service, opening: Opening) -> None:
-        self._service, self._opening, self._cancelled = service, opening, threading.Event()
+    def __init__(self, service: Service, position: Position) -> None:
+        self._service, self._first_position, self._cancelled = service, position, threading.Event()
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        service, partition = self._service, self._opening.partition
-        seen = int(self._opening.tokens[0][1]) if self._opening.tokens else 0
+        service, partition = self._service, self._first_position.partition
+        seen = int(self._first_position.tokens[0][1]) if self._first_position.tokens else 0
         while not self._cancelled.is_set():
             service.check()
             for number, (timestamp, key) in list(enumerate(service.changes))[seen:]:
                 seen = number + 1
-                after_start = self._opening.start is None or timestamp >= self._opening.start
+                after_start = self._first_position.start is None or timestamp >= self._first_position.start
                 before_end = service.end is None or timestamp <= service.end
                 if partition.holds(key) and after_start and before_end:
                     yield sized(self._change(timestamp, key, str(seen)))

@@ -13,9 +13,9 @@ from penstock.io.postgres import LogRecord, ReadFromPostgresChangeStream
 from penstock.io.postgres import messages as m
 from penstock.io.postgres.column_types import column_type
 from penstock.io.postgres.decode import decode
-from penstock.io.postgres.log_reader import CaughtUp, LogPosition
 from penstock.io.postgres.preflight import SLOT, check_slot
 from penstock.io.postgres.read import ReadPostgresFn, ReadPostgresUnboundedFn
+from penstock.io.postgres.reader import CaughtUp, Position
 from penstock.io.postgres.record import Table, TableColumn
 from penstock.io.postgres.schema_watch import Published
 from penstock.io.postgres.source import ChangeStream
@@ -52,7 +52,7 @@ class Service:
         return Published(0, ())
 
     @contextmanager
-    def open(self, position: LogPosition, watermark: int) -> Iterator[Log]:
+    def open(self, position: Position, watermark: int) -> Iterator[Log]:
         check_slot(ChangeStream("shop", "changes", "penstock", 0, None), self.rows(SLOT))
         yield Log(self, TransactionReader(describe, 1, watermark, position.previous_end))
 

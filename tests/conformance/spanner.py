@@ -12,10 +12,10 @@ from penstock.io.spanner import DataChangeRecord, ReadFromSpannerChangeStream
 from penstock.io.spanner.clock import ServiceClock
 from penstock.io.spanner.errors import classify_status
 from penstock.io.spanner.query import DIALECT, STREAMS, Query
-from penstock.io.spanner.read import ReadSnapshotAndStreamFn, ReadSnapshotAndStreamUnboundedFn
+from penstock.io.spanner.read import ReadScanAndStreamFn, ReadScanAndStreamUnboundedFn
 from penstock.timestamps import format_timestamp, parse_timestamp
 from tests.conformance.adapters import Adapter
-from tests.unit.spanner.windows import PartialResultSet, children, heartbeat
+from tests.unit.spanner.calls import PartialResultSet, children, heartbeat
 
 STATUSES = {
     "missing": ("INVALID_ARGUMENT", "Table-valued function not found: READ_S"),
@@ -60,11 +60,11 @@ class Service:
         self._fail()
         return {DIALECT: [["GOOGLE_STANDARD_SQL"]], STREAMS: [["S"]]}.get(query.sql, [])
 
-    def ask(self, query: Query, position: str, seconds: float) -> Window:
+    def open(self, query: Query, position: str, seconds: float) -> Call:
         self._fail()
         values = {name: text or "" for name, _, text in query.params}
         ends = parse_timestamp(values["start_timestamp"]), parse_timestamp(values["end_timestamp"])
-        return Window(self, values["partition_token"], *ends)
+        return Call(self, values["partition_token"], *ends)
 
     def _fail(self) -> None:
         if self.failure == "unavailable":
@@ -75,7 +75,7 @@ class Service:
             raise error
 
 
-class Window:
+class Call:
     """One query: it ends when its end_timestamp has passed."""
 
     def __init__(self, service: Service, token: str, start: int, end: int) -> None:
@@ -111,11 +111,11 @@ class SpannerAdapter(Adapter):
         super().__init__()
         self._service = service = Service(self.start)
 
-        class Bounded(ReadSnapshotAndStreamFn):
+        class Bounded(ReadScanAndStreamFn):
             def connect(self, stream: Any) -> Any:
                 return service
 
-        class Unbounded(ReadSnapshotAndStreamUnboundedFn):
+        class Unbounded(ReadScanAndStreamUnboundedFn):
             def connect(self, stream: Any) -> Any:
                 return service
 

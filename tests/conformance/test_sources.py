@@ -37,8 +37,8 @@ from penstock.io.change_streams.metrics import (
 from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.io.change_streams.watermark import beam_watermark
 from tests.conformance.adapters import SECOND, Adapter, adapters
-from tests.epochs import Epochs
-from tests.waiting import wait_until
+from tests.support.epochs import Epochs
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(params=adapters(), ids=lambda make: make.name)
@@ -112,6 +112,20 @@ def test_display_data_names_the_stream_and_the_limits(source: Adapter) -> None:
     assert shown["unavailable_seconds"] == 7
     assert shown["identity"] == source.transform().stream.identity
     assert shown.keys() >= {"max_concurrent_partitions", "buffer_bytes", "idle_stream_seconds"}
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_batches_have_the_records_that_come_one_by_one(source: Adapter, parts: int) -> None:
+    end = source.fill()
+    assert read(source, source.transform(end=end).in_batches(), parts) == Counter(source.committed)
+
+
+def test_a_split_in_a_batch_loses_nothing_and_emits_nothing_twice(source: Adapter) -> None:
+    end = source.fill()
+    epochs = Epochs(source.transform(end=end).in_batches())
+    while epochs.residuals:
+        epochs.run(0.05, steps=7)
+    assert Counter(map(source.identity, epochs.committed)) == Counter(source.committed)
 
 
 # Splits, rebalance and drain.

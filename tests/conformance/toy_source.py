@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from apache_beam import coders
 
@@ -24,10 +23,12 @@ from penstock.io.change_streams.arguments import named, period
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.connection import Connection
 from penstock.io.change_streams.metrics import ReaderMetrics
+from penstock.io.change_streams.options import StreamOptions
 from penstock.io.change_streams.prefetch import Traffic, WithoutPool
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.settings import Limits, Settings
 from penstock.io.change_streams.source import WithIdentity
+from penstock.options import options
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,14 @@ class Prefetcher:
         (index, low), now, end = self._at[name], time.time_ns(), self._stream.end
         record = next(iter(self._lists.lists[name][index:]), None)
         if record is not None and (end is None or record.commit_timestamp <= end):
-            self._at[name] = flat.Position(index + 1, max(low, record.commit_timestamp))
+            self._at[name] = flat.FlatPosition(index + 1, max(low, record.commit_timestamp))
             self._received_bytes += len(repr(record))
             wanted = [record] if record.commit_timestamp >= self._stream.start else []
             return Batch(flat.Advanced(name, self._at[name]), *wanted)
         if end is not None and now > end:
             return Batch(flat.Ended(name))
         self._closed.wait(timeout)
-        self._at[name] = flat.Position(index, max(low, now))
+        self._at[name] = flat.FlatPosition(index, max(low, now))
         return Batch(flat.Advanced(name, self._at[name]))
 
     def uncounted(self) -> Traffic:
@@ -137,17 +138,26 @@ class ReadListsFn(ReadChangeStreamFn):
         return list(client.lists)
 
     def first_frontier(self, stream: ListStream, said: list[str]) -> flat.FlatFrontier:
-        return flat.FlatFrontier({name: flat.Position(0, stream.start) for name in said}, stream.end)
+        return flat.FlatFrontier({name: flat.FlatPosition(0, stream.start) for name in said}, stream.end)
 
 
 class ReadListsUnboundedFn(Unbounded, ReadListsFn):
     pass
 
 
-class ReadFromLists(ReadFromChangeStream):
+@options
+class ListOptions(StreamOptions):
+    name: str
+    """Name of the lists."""
+    max_concurrent_partitions: int = 32
+    """Number of lists that one worker process reads at once."""
+
+
+class ReadFromLists(ListOptions, ReadFromChangeStream):
     bounded_fn, unbounded_fn, record_type = ReadListsFn, ReadListsUnboundedFn, Record
 
-    def __init__(self, *, name: str, start: Any = None, end: Any = None, **limits: Any) -> None:
-        stream = ListStream(named("name", name), *period(start, end, ahead_seconds=1))
-        checked, connection = Limits.checked(**limits), Connection()
-        super().__init__(stream, Settings(connection, 1000, checked, stream.identity, stream.end))
+    def __post_init__(self) -> None:
+        stream = ListStream(named("name", self.name), *period(self.start, self.end, ahead_seconds=1))
+        limits = Limits.checked(self, max_concurrent_partitions=self.max_concurrent_partitions)
+        settings = Settings(Connection(), 1000, limits, stream.identity, stream.end)
+        ReadFromChangeStream.__init__(self, stream, settings)

@@ -5,10 +5,10 @@ import threading
 import time
 from typing import Any
 
-from penstock.emulators.ydb.topic import Message, Topic
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.ydb import ChangefeedRecord, ReadFromYdbChangefeed
 from penstock.io.ydb.read import ReadYdbFn, ReadYdbUnboundedFn
+from penstock_emulators.ydb.topic import Message, Topic
 from tests.conformance.adapters import Adapter
 from tests.unit.ydb.memory import MemoryService
 

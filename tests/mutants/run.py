@@ -1,15 +1,14 @@
-"""Show that the tests can fail: each patch here breaks one rule, and the test that it names must turn red.
+"""Show that the tests can fail: each mutant breaks one rule, and the test that it names must turn red.
 
-    python tests/mutants/run.py [--jobs N] [--evidence FILE [--resume]] [--since COMMIT] [PATCH ...]
+    python tests/mutants/run.py [--jobs N] [--evidence FILE [--resume]] [--since COMMIT] [NAME ...]
 
-A patch is a unified diff whose first line is `# test: <pytest node id>`. It may have several such lines; then each of
-the tests must turn red. Patches are applied to a copy of the tree. The named tests must be green on the copy without
-a patch. A patch that does not apply or does not compile is an error, and so is one whose test stays green or does not
-end.
+`triples.py` says where the mutants are and what they look like. They are applied to a copy of the tree. The named tests
+must be green on the copy without a mutant. A mutant that does not fit its file or does not compile is an error, and so
+is one whose test stays green or does not end.
 
-Mutants with quick tests are tried first. The evidence is written after each mutant. With `--resume` its outcomes are
-kept, and mutants that were caught at this commit are not tried again. With `--since` only patches that changed after a
-commit are tried.
+A NAME is a mutant (`*` matches any text) or a folder of tests. Mutants with quick tests are tried first. The evidence
+is written after each mutant. With `--resume` its outcomes are kept, and mutants that were caught at this commit are not
+tried again. With `--since` only mutants that changed after a commit are tried.
 """
 
 from __future__ import annotations
@@ -26,10 +25,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from triples import ROOT, BrokenMutantError, Mutant, definitions, read_mutants
+
 WARM = Path(__file__).with_name("warm.py")
 TEST_SECONDS = 300
 LIBRARIES = (
@@ -57,38 +58,6 @@ RED, GREEN = 1, 0
 """Exit codes of pytest: tests failed, all passed. Others (2 to 5) mean that it could not run them."""
 
 
-class BrokenMutantError(Exception):
-    """The patch or its test cannot be used. The message tells which one and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One patch and the node ids of the tests that must catch it."""
-
-    patch: Path
-    tests: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return self.patch.stem
-
-
-def read_mutant(patch: Path) -> Mutant:
-    """Return the mutant in `patch`.
-
-    Raises:
-        BrokenMutantError: it names no test.
-    """
-    tests = []
-    for line in patch.read_text().splitlines():
-        if not line.startswith("# test:"):
-            break
-        tests.append(line.removeprefix("# test:").strip())
-    if not tests:
-        raise BrokenMutantError(f"{patch.name}: the first line must be '# test: <pytest node id>'")
-    return Mutant(patch, tuple(tests))
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run of pytest: its exit code (-1: it did not end in time), its output, and what each test did."""
@@ -109,20 +78,28 @@ class Copy:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
 
-    def apply(self, mutant: Mutant, *, reverse: bool = False) -> None:
-        command = ["git", "apply", *(["-R"] if reverse else []), str(mutant.patch)]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BrokenMutantError(f"{mutant.patch.name} does not apply: {done.stderr.strip()}")
+    @contextmanager
+    def broken_by(self, mutant: Mutant) -> Iterator[None]:
+        """Apply the mutant for as long as the context is open.
 
-    def compile(self, mutant: Mutant) -> None:
-        for line in mutant.patch.read_text().splitlines():
-            if line.startswith("+++ b/") and line.endswith(".py"):
-                file = self.folder / line.removeprefix("+++ b/")
+        Raises:
+            BrokenMutantError: the mutant does not fit its files, or what it makes does not compile.
+        """
+        changed = mutant.changed_files(self.folder)
+        for name, text in changed.items():
+            if name.endswith(".py"):
                 try:
-                    compile(file.read_text(), str(file), "exec")
+                    compile(text, name, "exec", dont_inherit=True)
                 except SyntaxError as error:
-                    raise BrokenMutantError(f"{mutant.patch.name} does not compile: {error}") from error
+                    raise BrokenMutantError(f"{mutant.name} does not compile: {error}") from error
+        before = {name: (self.folder / name).read_text() for name in changed}
+        try:
+            for name, text in changed.items():
+                (self.folder / name).write_text(text)
+            yield
+        finally:
+            for name, text in before.items():
+                (self.folder / name).write_text(text)
 
     def run(self, tests: Sequence[str], *options: str, seconds: float) -> Run:
         """Run tests in this copy."""
@@ -176,9 +153,7 @@ def _tree(root: Path) -> list[str]:
 
 def catch(copy: Copy, mutant: Mutant) -> str | None:
     """Apply the mutant, run each of its tests, and undo it. Return None if all turned red, otherwise the reason."""
-    copy.apply(mutant)
-    try:
-        copy.compile(mutant)
+    with copy.broken_by(mutant):
         for test in mutant.tests:
             done = copy.run([test], "-x", seconds=TEST_SECONDS)
             if done.code == -1:
@@ -186,23 +161,13 @@ def catch(copy: Copy, mutant: Mutant) -> str | None:
             if done.code != RED:
                 outcome = "stayed green" if done.code == GREEN else f"could not be run (pytest: {done.code})"
                 return f"{test} {outcome}\n{done.output[-3000:]}"
-        return None
-    finally:
-        copy.apply(mutant, reverse=True)
+    return None
 
 
-def check_patches(copy: Copy, mutants: Sequence[Mutant]) -> None:
-    """Raise BrokenMutantError for a patch that does not apply or does not compile."""
-    for mutant in mutants:
-        copy.apply(mutant)
-        try:
-            copy.compile(mutant)
-        finally:
-            copy.apply(mutant, reverse=True)
-
-
-def run_unpatched(copies: Sequence[Copy], mutants: Sequence[Mutant]) -> tuple[dict[str, float], set[str]]:
-    """Return for each named test how long it takes on an unpatched copy, and which of them are red there.
+def run_without_mutants(
+    copies: Sequence[Copy], mutants: Sequence[Mutant]
+) -> tuple[dict[str, float], set[str]]:
+    """Return for each named test how long it takes on a copy without mutants, and which of them are red there.
 
     Raises:
         BrokenMutantError: a test does not exist, or pytest did not end.
@@ -224,7 +189,7 @@ def run_unpatched(copies: Sequence[Copy], mutants: Sequence[Mutant]) -> tuple[di
     for run in runs:
         if run.code not in (GREEN, RED):
             raise BrokenMutantError(
-                f"the named tests are not green without any patch (pytest: {run.code})\n{run.output[-9000:]}"
+                f"the named tests are not green without any mutant (pytest: {run.code})\n{run.output[-9000:]}"
             )
         if run.code == RED:
             print(run.output[-9000:], file=sys.stderr)
@@ -241,48 +206,43 @@ def _file(test: str) -> str:
 
 
 def _is_in(name: str, test: str) -> bool:
-    """Whether a node id names a test of what a patch names: a file, a class, a test or one of its parameters."""
+    """Whether a node id names a test of what a mutant names: a file, a class, a test or one of its parameters."""
     return name == test or name.startswith((f"{test}::", f"{test}["))
 
 
 class Results:
-    """The outcomes so far, each with the commit at which it was found, in a file that is whole after each mutant.
+    """The commit at which each mutant was tried last, in a file that is whole after each mutant.
 
-    With `resume` the outcomes that `file` has are kept; an outcome goes when its patch does.
+    With `resume` the outcomes that `file` has of the mutants in `names` are kept; an outcome goes when its mutant does.
     """
 
-    def __init__(self, file: Path | None, resume: bool) -> None:
+    def __init__(self, file: Path | None, resume: bool, names: set[str]) -> None:
         self._file = file
         self._commit = _commit()
-        self._known: dict[str, dict[str, Any]] = {}
+        self._caught: dict[str, str] = {}
+        self._not_caught: dict[str, str] = {}
         if file is not None and resume and file.exists():
-            names = {patch.stem for patch in (ROOT / "tests" / "mutants").glob("*.patch")}
-            before = json.loads(file.read_text())["figures"]["mutants"]
-            self._known = {each["mutant"]: each for each in before if each["mutant"] in names}
+            before = json.loads(file.read_text())["figures"]
+            self._caught = {name: at for name, at in before["caught"].items() if name in names}
+            self._not_caught = {name: at for name, at in before["not caught"].items() if name in names}
 
     def has(self, mutant: Mutant) -> bool:
         """Whether this mutant was caught at this commit."""
-        known = self._known.get(mutant.name, {})
-        same = known.get("tests") == list(mutant.tests) and known.get("commit") == self._commit
-        return same and bool(known["caught"])
+        return self._caught.get(mutant.name) == self._commit
 
     def add(self, mutant: Mutant, caught: bool) -> None:
-        self._known[mutant.name] = {
-            "mutant": mutant.name,
-            "tests": list(mutant.tests),
-            "caught": caught,
-            "commit": self._commit,
-        }
+        for outcomes in (self._caught, self._not_caught):
+            outcomes.pop(mutant.name, None)
+        (self._caught if caught else self._not_caught)[mutant.name] = self._commit
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            known = [self._known[name] for name in sorted(self._known)]
-            facts = {"commit": self._commit, "figures": {"mutants": known}}
+            facts = {"figures": {"caught": self._caught, "not caught": self._not_caught}}
             draft = self._file.with_name(f"{self._file.name}.new")
-            draft.write_text(json.dumps(facts, indent=2) + "\n")
+            draft.write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
             draft.replace(self._file)
 
     def survivors(self) -> list[str]:
-        return sorted(name for name, each in self._known.items() if not each["caught"])
+        return sorted(self._not_caught)
 
 
 def try_one(copies: queue.SimpleQueue[Copy], mutant: Mutant) -> tuple[Mutant, bool]:
@@ -299,16 +259,18 @@ def try_one(copies: queue.SimpleQueue[Copy], mutant: Mutant) -> tuple[Mutant, bo
     return mutant, survived is None
 
 
-def run(patches: Sequence[Path], evidence: Path | None, jobs: int = 1, resume: bool = False) -> int:
-    mutants = [read_mutant(patch) for patch in patches]
+def run(mutants: Sequence[Mutant], evidence: Path | None, jobs: int = 1, resume: bool = False) -> int:
     if not mutants:
-        print("no patches in tests/mutants", file=sys.stderr)
+        print("no mutant has such a name", file=sys.stderr)
         return 2
-    results = Results(evidence, resume)
+    names = {mutant.name for mutant in read_mutants(definitions(ROOT))} if resume else set()
+    results = Results(evidence, resume, names)
     mutants = [mutant for mutant in mutants if not results.has(mutant)]
     with copies_of_the_tree(jobs) as copies:
-        check_patches(copies[0], mutants)
-        seconds, red = run_unpatched(copies, mutants)
+        for mutant in mutants:
+            with copies[0].broken_by(mutant):
+                pass  # one that does not fit is told before any test runs
+        seconds, red = run_without_mutants(copies, mutants)
         useless = [mutant for mutant in mutants if red.intersection(mutant.tests)]
         mutants = [mutant for mutant in mutants if mutant not in useless]
         print(f"{len(mutants)} mutants; their tests are green without them", flush=True)
@@ -323,7 +285,7 @@ def run(patches: Sequence[Path], evidence: Path | None, jobs: int = 1, resume: b
         print(f"NOT CAUGHT  {name}")
     if useless:
         names = ", ".join(mutant.name for mutant in useless)
-        raise BrokenMutantError(f"tests are not green without any patch, so these were not tried: {names}")
+        raise BrokenMutantError(f"tests are not green without any mutant, so these were not tried: {names}")
     return 1 if results.survivors() else 0
 
 
@@ -343,29 +305,47 @@ def _commit() -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def changed_since(commit: str) -> set[Path]:
-    """Return the patches that changed after a commit, committed or not."""
-    command = ["git", "diff", "--name-only", commit, "--", "tests/mutants"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    command = ["git", "ls-files", "--others", "--exclude-standard", "--", "tests/mutants"]
-    listed += subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return {ROOT / name for name in listed.splitlines()}
+def at_commit(commit: str) -> dict[str, str]:
+    """Return the text of each `mutants.toml` of a commit, by its name."""
+    git = ["git", "-C", str(ROOT)]
+    command = [*git, "ls-tree", "-r", "-z", "--name-only", commit, "tests"]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+    return {
+        name: subprocess.run(
+            [*git, "show", f"{commit}:{name}"], capture_output=True, text=True, check=True
+        ).stdout
+        for name in names
+        if name.endswith("/mutants.toml")
+    }
+
+
+def choose(mutants: Sequence[Mutant], names: Sequence[str]) -> list[Mutant]:
+    """Return the mutants with these names (`*` is any text) or in these folders of tests. No names: all."""
+    folders = tuple(name.rstrip("/") + "/" for name in names)
+    return [
+        mutant
+        for mutant in mutants
+        if not names
+        or mutant.home.startswith(folders)
+        or any(fnmatchcase(mutant.name, name) for name in names)
+    ]
 
 
 def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("patches", nargs="*", type=Path, metavar="PATCH")
+    parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--jobs", type=int, default=1, help="number of mutants that are tried in parallel")
     parser.add_argument("--evidence", type=Path, metavar="FILE", help="write the outcome as JSON")
     parser.add_argument("--resume", action="store_true", help="keep the outcomes in the evidence")
-    parser.add_argument("--since", metavar="COMMIT", help="only patches that changed after this commit")
+    parser.add_argument("--since", metavar="COMMIT", help="only mutants that changed after this commit")
     given = parser.parse_args()
-    patches = [patch.resolve() for patch in given.patches] or sorted(Path(__file__).parent.glob("*.patch"))
-    if given.since:
-        patches = [patch for patch in patches if patch in changed_since(given.since)]
     try:
-        return run(patches, given.evidence, given.jobs, given.resume)
+        mutants = choose(read_mutants(definitions(ROOT)), given.names)
+        if given.since:
+            before = {(each.name, each.tests, each.edits) for each in read_mutants(at_commit(given.since))}
+            mutants = [each for each in mutants if (each.name, each.tests, each.edits) not in before]
+        return run(mutants, given.evidence, given.jobs, given.resume)
     except BrokenMutantError as error:
         print(error, file=sys.stderr)
         return 2

@@ -67,10 +67,11 @@ def _be_pytest(request: dict[str, Any], told: Path) -> None:
         os.dup2(null.fileno(), 0)
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    source = os.path.join(request["folder"], "src")
-    sys.path[:0] = [request["folder"], source]
+    sources = [os.path.join(request["folder"], "src"), os.path.join(request["folder"], "emulators", "src")]
+    sys.path[:0] = [request["folder"], *sources]
     # A test that is left out would look as if the mutant survived.
-    os.environ |= {"PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1", "PENSTOCK_REQUIRE_EMULATORS": "1"}
+    path = os.pathsep.join(sources)
+    os.environ |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "PENSTOCK_REQUIRE_EMULATORS": "1"}
     os.environ.pop("PENSTOCK_CAMPAIGN", None)
     sys.dont_write_bytecode = True
     outcomes, code = Outcomes(), 3

@@ -180,7 +180,7 @@ WITHOUT_EXTRAS = (
     "penstock.pipelines.postgres_to_files",
     "penstock.pipelines.spanner_to_files",
     "penstock.pipelines.ydb_to_files",
-    "penstock.telemetry.snapshot",
+    "penstock.telemetry.status",
     "penstock.transforms",
 )
 

@@ -67,7 +67,7 @@ def test_the_extra_all_brings_every_extra_for_users() -> None:
     found = extras()
     listed = found.pop("all").strip().removeprefix("penstock[").removesuffix("]").split(",")
     included = {"runner"}  # in `spark`
-    assert sorted(listed) == sorted(found.keys() - {"java", "test", "lint", "docs"} - included)
+    assert sorted(listed) == sorted(found.keys() - {"java", "emulators", "test", "lint", "docs"} - included)
 
 
 def test_every_extra_for_users_is_documented() -> None:
@@ -106,7 +106,7 @@ def test_the_programs_of_the_quickstart_name_the_extra_that_is_missing(
     hide = "import sys; sys.modules.update({f'google.cloud.{each}': None for each in %r})"
     hidden = ("bigtable", "bigtable_v2", "bigtable_admin_v2", "bigtable.data")
     (tmp_path / "sitecustomize.py").write_text(hide % (hidden,))
-    path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    path = os.pathsep.join(map(str, [tmp_path, ROOT / "src", ROOT / "emulators" / "src"]))
     command = [sys.executable, *arguments]
     done = subprocess.run(
         command,

@@ -12,7 +12,7 @@ from penstock import timeline
 
 def test_without_the_variable_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline, "_path", None)
-    timeline.mark("received", commits=[1])
+    timeline.trace("received", commits=[1])
     assert not list(tmp_path.iterdir())
 
 
@@ -21,8 +21,8 @@ def test_each_mark_is_a_line_with_the_records_and_the_phase(
 ) -> None:
     monkeypatch.setattr(timeline, "_path", str(tmp_path / "timeline"))
     monkeypatch.setattr(timeline, "_descriptor", None)
-    timeline.mark("received", commits=[1, 2])
-    timeline.mark("committed", epoch=3)
+    timeline.trace("received", commits=[1, 2])
+    timeline.trace("committed", epoch=3)
     lines = [json.loads(line) for line in (tmp_path / "timeline").read_text().splitlines()]
     assert [{**line, "at": 0} for line in lines] == [
         {"phase": "received", "at": 0, "commits": [1, 2]},

@@ -3,7 +3,7 @@
 | Connect | Avro |
 |---|---|
 | struct `a.b.C` | record `C` in namespace `a.b`, with `connect.name` and `connect.version` |
-| optional | union of null and the type; the default of the field is null, or that of the schema |
+| optional | union of null and the type; the default of the field is null, or the default of the schema |
 | int8, int16 | int with `connect.type` |
 | Decimal | bytes with `logicalType` decimal, precision (64 if the column has none) and scale |
 | Connect's Date, Time, Timestamp | int or long with a `logicalType` |

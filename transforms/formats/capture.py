@@ -8,7 +8,7 @@ from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Source
 
 Mode = Literal["KEYS_ONLY", "UPDATES", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"]
-"""What the records of a change show of a row: the modes of YDB, and without UPDATES those of DynamoDB Streams."""
+"""What the records of a change show of a row: the modes of YDB. DynamoDB Streams has the same without UPDATES."""
 
 MODES: tuple[str, ...] = get_args(Mode)
 

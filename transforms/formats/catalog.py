@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.extras import extra_packages
-from penstock.signatures import EMPTY, Argument, arguments_of
+from penstock.options import EMPTY, Argument, arguments_of
 from penstock.suggestions import did_you_mean
 from penstock.transforms.formats.converter_options import make_converter
 from penstock.transforms.formats.formatted import Format

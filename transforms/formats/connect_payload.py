@@ -95,7 +95,7 @@ def _is_text(value: Any) -> bool:
 
 _FITS: dict[str, Callable[[Any], bool]] = {
     "boolean": lambda value: isinstance(value, bool),
-    # Avro and Protobuf have no smaller integers than those of 32 bits.
+    # Avro and Protobuf have no integers below 32 bits.
     **dict.fromkeys(("int8", "int16", "int32"), _integer(32)),
     "int64": _integer(64),
     **dict.fromkeys(("float", "double"), lambda value: isinstance(value, int | float)),

@@ -52,7 +52,7 @@ _OPS = {Op.CREATE: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r", Op.TRUNCAT
 
 
 class DebeziumFormat(TableFormat[DebeziumTable]):
-    """Formats events as Debezium's records. Names and values of the options are those of Debezium's configuration.
+    """Formats events as Debezium's records. The options have the names and values of Debezium's configuration.
 
     Args:
         server: Debezium's `topic.prefix`, the first part of topics and schema names.

@@ -2,9 +2,9 @@
 
     records = LogRecordFormat(DebeziumFormat("shop"), database="shop")(log_record)
 
-The result equals that of `EventConverter` and then `DebeziumFormat`, byte by byte, in a third of the time. Most values
-need not become Python values: the log has the text of a number, and JSON wants the same text. Each table gets the
-constant parts of its records once, and for each column the function from the text in the log to the text in JSON.
+The result equals the output of `EventConverter` and then `DebeziumFormat`, byte by byte, in a third of the time. Most
+values need not become Python values: the log has the text of a number, and JSON wants the same text. Each table gets
+the constant parts of its records once, and for each column the function from the text in the log to the text in JSON.
 
 Only the frequent records take this way: inserts, updates that keep the key, deletes, and rows of snapshots, as JSON
 without embedded schemas. All others, and each record with a value that has no short way, are made from events.

@@ -89,7 +89,7 @@ _decode_key = msgspec.json.Decoder(_Raws).decode
 
 
 class DebeziumParser:
-    """Parses the records of one topic. The options are those of `DebeziumFormat` or of the connector that wrote them.
+    """Parses the records of one topic. Pass the options of the `DebeziumFormat` or of the connector that wrote them.
 
     `schema` describes the table of records without embedded schemas. With it, values get the types of its columns
     also where a record with an embedded schema names a wider one.
@@ -307,7 +307,7 @@ def event_from_source(
     schema: TableSchema,
     message: Message | None = None,
 ) -> ChangeEvent:
-    """Return an event whose source, version and transaction are those of a `source` block."""
+    """Return an event with the source, version and transaction of a `source` block."""
     timestamp = (
         block.get("ts_ns")
         or (block.get("ts_us") or 0) * 1_000

@@ -1,8 +1,8 @@
 """The `source` block of a Debezium record, for each system: its fields in order, and their values. Pure.
 
-Spanner: the fields of Debezium's own connector (3.x). PostgreSQL: those of Debezium's connector. Bigtable has no
-Debezium connector: its block has the common fields, then the table, the cluster and the tiebreaker of the change.
-YDB and all others: the common fields.
+Spanner: the fields of Debezium's own connector (3.x). PostgreSQL: the fields of Debezium's connector. Bigtable has no
+Debezium connector: its block has the common fields, then the table, the cluster and the tiebreaker of the change. YDB
+and all others: the common fields.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def json_block(source: Source, server: str) -> Block:
 
 def plain_block(source: Source, server: str) -> Callable[[ChangeEvent], dict[str, Any]]:
     """Return the function that makes the `source` of an event as a dict, for encoders that do not know Structs."""
-    if source.system == "spanner":  # flat, and all names are those of the attributes: in a fifth of the time
+    if source.system == "spanner":  # flat, and the attributes have the same names: in a fifth of the time
         return lambda event: msgspec.structs.asdict(source_block(event, server))
     return lambda event: _as_dict(source_block(event, server))
 

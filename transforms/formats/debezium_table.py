@@ -58,7 +58,7 @@ def _names(source: Source, server: str, *, as_json: bool) -> tuple[str, str, str
     """Return the topic of a table, the name of its envelope's schema, and the prefix of its key's and row's schemas."""
     parts = [part for part in (server, source.schema, source.table) if part]
     topic = ".".join(_UNSAFE_IN_TOPIC.sub("_", part) for part in parts)
-    # Names in Avro and Protobuf allow fewer characters than those of Kafka's topics.
+    # Names in Avro and Protobuf allow fewer characters than names of Kafka's topics.
     name = topic if as_json else ".".join(_UNSAFE.sub("_", part) for part in parts)
     # Debezium's Spanner connector names keys and rows without the server.
     row_name = name.partition(".")[2] if source.system == "spanner" and len(parts) > 1 else name

@@ -9,11 +9,11 @@ The topic `<server>.transaction` has a record BEGIN and a record END for each tr
 Each record of a change then has a block `transaction` with its place in the transaction and among the records of its
 table.
 An id of PostgreSQL is the id of the transaction and the position of the record, so it differs within a transaction:
-consumers group by the part before the colon. The position in the id of END is that of the commit; Debezium writes the
-position after it.
+consumers group by the part before the colon. The id of END has the position of the commit; Debezium writes the position
+after it.
 
 Source: Debezium documentation 3.x, "Debezium connector for PostgreSQL", Transaction metadata. The order of the members
-and the schemas are those of records of its engine.
+and the schemas come from records of its engine.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ Schema = dict[str, Any]
 
 
 class TypeModes(msgspec.Struct, frozen=True):
-    """How types are shown; names and values are those of Debezium's configuration."""
+    """How types are shown, with the names and values of Debezium's configuration."""
 
     decimal_handling_mode: Literal["precise", "double", "string"] = "precise"
     time_precision_mode: Literal[
@@ -142,7 +142,8 @@ def mapping(
 
 
 def field_schema(column: Column, type_schema: Schema, *, optional: bool | None = None) -> Schema:
-    """Return the Connect schema of a column from that of its type, with the members in the order of JsonConverter.
+    """Return the Connect schema of a column from the schema of its type, with the members in the order of
+    JsonConverter.
 
     A column of the key is optional only if the source says that it may be NULL.
     """

@@ -184,7 +184,7 @@ def _times(nanoseconds: int) -> Parse:
 def content_parser(schema: Schema | None, binary_handling_mode: str) -> Parse:
     """Return the function from the bytes of a JSON value to the content of a message.
 
-    `schema`: that of the content, if the record has one. A schema of bytes says base64 in every mode.
+    `schema` of the content, if the record has one. A schema of bytes says base64 in every mode.
     """
     if schema is not None and schema["type"] == "bytes":
         return _FROM_PLAIN["bytes"]

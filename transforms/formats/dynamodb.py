@@ -173,7 +173,7 @@ class DynamoDbFormat(TableFormat["_Table"]):
         return images
 
     def _time(self, timestamp: int) -> int | float:
-        """Return milliseconds for YDB. AWS has seconds; a float holds those of today down to the microsecond."""
+        """Return milliseconds for YDB. AWS has seconds; a float holds today's times down to the microsecond."""
         return timestamp // 1_000_000 if self._ydb else timestamp // 1_000 / 1_000_000
 
     def _sequence_number(self, event: ChangeEvent) -> str:

@@ -42,7 +42,7 @@ class FormatTransactions(ElementTransform):
     the topic ``<server>.transaction`` and finishes with a record END, which counts its events. Each record between
     them has a block `transaction` with its place. `formats.debezium_transaction` describes the form.
 
-    Order, repeats, watermark and state are those of `ElementTransform`; the state of whole transactions is in
+    Order, repeats, watermark and state are as in `ElementTransform`; the state of whole transactions is in
     `AssembleTransactions`. Raises ValueError as `FormatEvents` does.
     """
 
@@ -70,10 +70,8 @@ class AddTransactionMetadata(ElementTransform):
 
     An event BEGIN comes before the events of a transaction, and an event END after them. `format` must be the one that
     formats the events: it says how many records each becomes, which the places and END count. Other formats cannot
-    show BEGIN and END. The records are those of `FormatTransactions`.
-
-    Order, repeats, watermark and state are those of `ElementTransform`; the state of whole transactions is in
-    `AssembleTransactions`.
+    show BEGIN and END. The records are the same as of `FormatTransactions`. Order, repeats, watermark and state are as
+    in `ElementTransform`; the state of whole transactions is in `AssembleTransactions`.
     """
 
     def __init__(self, format: DebeziumFormat) -> None:
@@ -97,9 +95,9 @@ class FormatShardRecords(ElementTransform):
         shards = events | ShardByKey(8) | Barriers(shards=8, per_table=True)
         records = shards | FormatShardRecords(YdbFormat("feed", virtual_timestamps=True))
 
-    The topic of a barrier is that of its table, so use `per_table=True` if a sink writes each table to a topic.
+    A barrier goes to the topic of its table, so use `per_table=True` if a sink writes each table to a topic.
 
-    Order, repeats, watermark and state are those of `ElementTransform`. Raises ValueError as `FormatEvents` does.
+    Order, repeats, watermark and state are as in `ElementTransform`. Raises ValueError as `FormatEvents` does.
     """
 
     def __init__(self, format: YdbFormat) -> None:

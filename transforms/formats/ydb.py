@@ -80,7 +80,7 @@ class _Source(msgspec.Struct, gc=False):
 
 
 class YdbFormat(TableFormat["_Table"]):
-    """Formats events as records of a YDB changefeed. Names and values of the options are those of `ADD CHANGEFEED`.
+    """Formats events as records of a YDB changefeed. The options have the names and values of `ADD CHANGEFEED`.
 
     The topic of a table is ``table/changefeed``. The key of a record is the compact JSON array of the key values
     (DEBEZIUM_JSON: an object with `payload`).

@@ -5,7 +5,7 @@
 
 `step` and `tx_id` are null if the changefeed has no virtual timestamps. `message_key` is the key of the Debezium
 format.
-(`partition`, `offset`) identifies a line, and orders those of one partition.
+(`partition`, `offset`) identifies a line, and orders the lines of one partition.
 """
 
 from __future__ import annotations

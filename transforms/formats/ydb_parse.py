@@ -99,8 +99,8 @@ class YdbParser:
     """Parses the records of one changefeed of one table.
 
     `schema` gives the types, which records do not name. `mode` lets the parser tell a CREATE from an UPDATE.
-    `snapshot` is the virtual timestamp of the initial scan. `extended_dates` is that of `YdbFormat`, for schemas of
-    other sources; columns of YDB say their type themselves.
+    `snapshot` is the virtual timestamp of the initial scan. `extended_dates`: see `YdbFormat`, for schemas of other
+    sources; columns of YDB say their type themselves.
     """
 
     def __init__(

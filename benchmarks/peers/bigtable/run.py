@@ -31,8 +31,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from penstock.emulators.bigtable import BigtableEmulator, Control  # noqa: E402
-from penstock.emulators.bigtable.layout import Layout, random_change  # noqa: E402
+from penstock_emulators.bigtable import BigtableEmulator, Control  # noqa: E402
+from penstock_emulators.bigtable.layout import Layout, random_change  # noqa: E402
 from tests.integration.emulators.bigtable.client import INSTANCE, Client, now_us, set_cell  # noqa: E402
 
 _, PROJECT, _, INSTANCE_ID = INSTANCE.split("/")

@@ -1,6 +1,6 @@
 """The functions that `providers.yaml` names: each makes a transform from its `config` in Beam YAML.
 
-The arguments are those of Penstock's transforms that YAML can express. As in Beam's own YAML transforms,
+They take the arguments of Penstock's transforms that YAML can express. As in Beam's own YAML transforms,
 `error_handling: {output: NAME}` sends what cannot be processed to the output NAME; here as `ErrorRow`s.
 """
 
@@ -156,7 +156,7 @@ def flatten_after(
     deletes: str = "row",
     error_handling: ErrorHandling = None,
 ) -> beam.PTransform:
-    """Turn events into rows of named and typed columns: `FlattenAfter`. Types are those of JSON schema, and bytes.
+    """Turn events into rows of named and typed columns: `FlattenAfter`. Types are JSON schema's, and bytes.
 
     Raises:
         UsageError: a type does not exist.
@@ -183,7 +183,7 @@ def format_events(
     schema_registry: str = "",
     error_handling: ErrorHandling = None,
 ) -> beam.PTransform:
-    """Format events as `RecordRow`s. `options` are those of the format; `encoding` is json, avro or protobuf.
+    """Format events as `RecordRow`s. `options` are the format's; `encoding` is json, avro or protobuf.
 
     Raises:
         UsageError: an unknown format, option or encoding, or an encoding without `schema_registry`.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.launch.run import ExitCode
-from penstock.telemetry.snapshot import span
+from penstock.telemetry.status import span
 
 LOOK_SECONDS = 1.0
 """Time between two looks at the checkpoint folder."""

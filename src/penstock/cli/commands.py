@@ -6,7 +6,7 @@
     penstock run job.yaml --checkpoint-dir /data/checkpoints/orders
 
 Values come from flags, `--set`, the environment (PENSTOCK_<NAME>), the job file and defaults; the first wins.
-Exit codes are those of `penstock.launch.run`.
+Exit codes: see `penstock.launch.run`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from penstock.launch.run import Continuation, ExitCode, run_pipeline
 from penstock.suggestions import did_you_mean
 from penstock.telemetry.export import Export, exporters
 from penstock.templates.template import Template, UnknownTemplateError, template_named, templates
-from penstock.timeline import mark
+from penstock.timeline import trace
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -300,7 +300,7 @@ def run(
         configuration = resolve(name_or_file, sets, flags, os.environ, until)
     except ConfigurationError as error:
         refuse(error)
-    mark("read the configuration")
+    trace("read the configuration")
     ignore_import_warnings()
     secrets = secret_names(configuration.template.parameters)
     command = resume_command(sys.argv, secrets)
@@ -345,7 +345,7 @@ def start(configuration: Configuration, **more: Any) -> Any:
     """Begin to start Spark, and build the pipeline while it starts: both take seconds. `more`: see `build`."""
     begin_session(configuration.runner, [configuration.template.module])
     pipeline = build(configuration, **more)
-    mark("built the pipeline")
+    trace("built the pipeline")
     return pipeline
 
 

@@ -126,7 +126,7 @@ def checkpoint_of(job: str) -> str:
         refuse(f"{job} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}")
     folder = found.texts[0] if found else os.environ.get("PENSTOCK_CHECKPOINT_DIR")
     if not folder:
-        refuse(f"{job} names no checkpoint_dir: pass the checkpoint folder in place of the job file")
+        refuse(f"{job} names no checkpoint_dir: pass the checkpoint folder instead of the job file")
     try:
         return read_references(folder)
     except UsageError as error:

@@ -59,8 +59,8 @@ def list_letters(letters: str, json_: bool) -> None:
 @click.option("--values", is_flag=True, help="Also show the change itself, with the values of its row.")
 def show_letters(letters: str, limit: int, values: bool) -> None:
     """Show dead letters, one JSON object for each. Without --values they contain no values of rows."""
-    for place, line in enumerate(read_letters(letters)):
-        if place == limit:
+    for index, line in enumerate(read_letters(letters)):
+        if index == limit:
             break
         shown = {"file": line.file, "line": line.number, **line.content}
         data = shown.pop("data")
@@ -156,7 +156,7 @@ def _is_done(planned: PlannedReplay) -> bool:
 def _run(
     configuration: Configuration, planned: PlannedReplay, folder: str, progress: str, debug: bool
 ) -> ExitCode:
-    """Run the job's pipeline with letters in place of its source."""
+    """Run the job's pipeline with letters instead of its source."""
     runner = {**configuration.runner, "checkpoint_dir": planned.checkpoint}
     own = replace(configuration, runner=runner)
 
@@ -193,7 +193,7 @@ def _folder(letters: str) -> str:
     configuration = configuration_of(letters)
     folder = None if configuration is None else configuration.parameters.get("dead_letters")
     if folder is None:
-        refuse(f"{letters} is incomplete or has no dead_letters: give the folder in its place")
+        refuse(f"{letters} is incomplete or has no dead_letters: give the folder instead")
     return str(folder)
 
 

@@ -1,9 +1,8 @@
-"""`penstock emulator`: local services with change streams, for development and tests."""
+"""`penstock emulator`: the commands of penstock-emulators, a second distribution, imported when they are needed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from typing import Any
 
 import click
 
@@ -13,69 +12,28 @@ from penstock.launch.reporter import ignore_import_warnings
 from penstock.launch.signals import restore_defaults
 
 
-@click.group()
+class _Emulators(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return _group().list_commands(context)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        return _group().get_command(context, name)
+
+    def invoke(self, context: click.Context) -> Any:
+        ignore_import_warnings()
+        restore_defaults()  # each service handles signals itself
+        return super().invoke(context)
+
+
+@click.command("emulator", cls=_Emulators)
 def emulator() -> None:
     """Start a local service for development and tests."""
 
 
-_UNKNOWN_OPTIONS = {"ignore_unknown_options": True, "allow_extra_args": True}
-"""An emulator's own command reads the options: only that command imports gRPC."""
-
-
-@emulator.command("spanner", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
-@click.option("--simulated", is_flag=True)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def spanner_emulator(simulated: bool, options: Sequence[str]) -> None:
-    """Google's Spanner emulator, or with --simulated a service that needs only Python; `--help` shows the options."""
-    ignore_import_warnings()
-    with _extra("spanner"):
-        if simulated:
-            from penstock.emulators.simulated_spanner.cli import main as start
-        else:
-            from penstock.emulators.spanner_command import main as start
-
-        restore_defaults()  # the server handles signals itself
-        start(options)
-
-
-@emulator.command("ydb", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def ydb_emulator(options: Sequence[str]) -> None:
-    """A YDB test service with changefeeds; `--help` shows its options."""
-    ignore_import_warnings()
-    from penstock.emulators.ydb.cli import main as start
-
-    restore_defaults()  # the service handles signals itself
-    start(options)
-
-
-@emulator.command("bigtable", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def bigtable_emulator(options: Sequence[str]) -> None:
-    """A Bigtable emulator with change streams; `--help` shows its options."""
-    ignore_import_warnings()
-    with _extra("bigtable"):
-        from penstock.emulators.bigtable.cli import main as start
-
-        restore_defaults()  # the emulator handles signals itself
-        # Within the block, because it imports the client only when it starts.
-        start(options)
-
-
-@emulator.command("postgres", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def postgres_emulator(options: Sequence[str]) -> None:
-    """A PostgreSQL server with wal_level = logical; `--help` shows its options."""
-    from penstock.emulators.postgres_command import main as start
-
-    restore_defaults()  # the command handles signals itself
-    start(options)
-
-
-@contextmanager
-def _extra(name: str) -> Iterator[None]:
+def _group() -> click.Group:
     try:
-        with extra_packages(name):
-            yield
+        with extra_packages("emulators"):
+            from penstock_emulators.commands import emulator as commands
     except MissingExtraError as error:
         refuse(error)
+    return commands

@@ -18,7 +18,7 @@ class Graph:
     edges: tuple[tuple[str, str], ...]
 
     def levels(self) -> dict[str, int]:
-        """Return the level of each step: one more than that of its highest predecessor."""
+        """Return the level of each step: one more than the highest level of its predecessors."""
         levels = dict.fromkeys(self.steps, 0)
         for _ in self.steps:  # enough rounds for any graph without cycles
             for before, after in self.edges:
@@ -65,16 +65,16 @@ def as_svg(graph: Graph) -> str:
     """Return a picture: one column for each level, an arrow for each edge."""
     levels = graph.levels()
     rows: dict[int, int] = {}
-    places: dict[str, tuple[float, float]] = {}
+    corners: dict[str, tuple[float, float]] = {}
     for step in graph.steps:
         level = levels[step]
         row = rows.setdefault(level, 0)
         rows[level] += 1
-        places[step] = (10 + level * (BOX_WIDTH + GAP_X), 10 + row * (BOX_HEIGHT + GAP_Y))
+        corners[step] = (10 + level * (BOX_WIDTH + GAP_X), 10 + row * (BOX_HEIGHT + GAP_Y))
     width = 20 + (max(levels.values(), default=0) + 1) * (BOX_WIDTH + GAP_X) - GAP_X
     height = 20 + max(rows.values(), default=1) * (BOX_HEIGHT + GAP_Y) - GAP_Y
-    arrows = "".join(_arrow(places[before], places[after]) for before, after in graph.edges)
-    boxes = "".join(_box(step, places[step]) for step in graph.steps)
+    arrows = "".join(_arrow(corners[before], corners[after]) for before, after in graph.edges)
+    boxes = "".join(_box(step, corners[step]) for step in graph.steps)
     marker = (
         '<defs><marker id="a" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0,0 L8,4 L0,8 z" fill="#64748b"/></marker></defs>'
@@ -95,10 +95,10 @@ def _arrow(start: Sequence[float], end: Sequence[float]) -> str:
     )
 
 
-def _box(label: str, place: Sequence[float]) -> str:
+def _box(label: str, corner: Sequence[float]) -> str:
     shown = label if len(label) <= 30 else f"{label[:14]}…{label[-15:]}"
     return (
-        f'<g><title>{escape(label)}</title><rect x="{place[0]}" y="{place[1]}" width="{BOX_WIDTH}" '
-        f'height="{BOX_HEIGHT}" rx="5" fill="#eff6ff" stroke="#2563eb"/><text x="{place[0] + BOX_WIDTH / 2}" '
-        f'y="{place[1] + BOX_HEIGHT / 2 + 4}" text-anchor="middle">{escape(shown)}</text></g>'
+        f'<g><title>{escape(label)}</title><rect x="{corner[0]}" y="{corner[1]}" width="{BOX_WIDTH}" '
+        f'height="{BOX_HEIGHT}" rx="5" fill="#eff6ff" stroke="#2563eb"/><text x="{corner[0] + BOX_WIDTH / 2}" '
+        f'y="{corner[1] + BOX_HEIGHT / 2 + 4}" text-anchor="middle">{escape(shown)}</text></g>'
     )

@@ -42,7 +42,7 @@ _NULL = "tag:yaml.org,2002:null"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a configuration: its place ('' for a value that is missing) and what to do about it."""
+    """One mistake in a configuration: its location ('' for a value that is missing) and what to do about it."""
 
     where: str
     text: str
@@ -166,7 +166,7 @@ class _JobReader:
         if not isinstance(node, ScalarNode) or node.tag == _NULL:
             self._report(node.start_mark, "'template' must be the name of a template")
             return None
-        return RawValue((node.value,), self._place(node.start_mark))
+        return RawValue((node.value,), self._location(node.start_mark))
 
     def _values(self, node: Node | None, section: str) -> dict[str, RawValue]:
         if node is None or node.tag == _NULL:
@@ -184,11 +184,11 @@ class _JobReader:
         return {name: value for name, value in values.items() if value is not None}
 
     def _value(self, name: str, node: Node) -> RawValue | None:
-        place = self._place(node.start_mark)
+        location = self._location(node.start_mark)
         if isinstance(node, ScalarNode):
-            return None if node.tag == _NULL else RawValue((node.value,), place)
+            return None if node.tag == _NULL else RawValue((node.value,), location)
         if isinstance(node, SequenceNode) and all(isinstance(item, ScalarNode) for item in node.value):
-            return RawValue(tuple(item.value for item in node.value), place, listed=True)
+            return RawValue(tuple(item.value for item in node.value), location, listed=True)
         self._report(node.start_mark, f"{name!r} must be one value or a list of values")
         return None
 
@@ -209,13 +209,13 @@ class _JobReader:
                 yield key.value, key, value
 
     def _report(self, mark: object, text: str) -> None:
-        self._problems.append(Problem(self._place(mark), text))
+        self._problems.append(Problem(self._location(mark), text))
 
     def _report_character(self, text: str, position: int) -> None:
         before = text[:position].split("\n")
-        place = f"{self._file}:{len(before)}:{len(before[-1]) + 1}"
-        self._problems.append(Problem(place, f"not YAML: the character {text[position]!r} is not allowed"))
+        location = f"{self._file}:{len(before)}:{len(before[-1]) + 1}"
+        self._problems.append(Problem(location, f"not YAML: the character {text[position]!r} is not allowed"))
 
-    def _place(self, mark: object) -> str:
+    def _location(self, mark: object) -> str:
         line, column = getattr(mark, "line", 0), getattr(mark, "column", 0)
         return f"{self._file}:{line + 1}:{column + 1}"

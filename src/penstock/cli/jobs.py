@@ -25,7 +25,7 @@ from penstock.launch.reporter import ignore_import_warnings
 from penstock.launch.run import committed_counters
 from penstock.telemetry.lineage import PartitionSpan, partition_spans
 from penstock.telemetry.page import status_page
-from penstock.telemetry.snapshot import Snapshot, as_fields, as_line, span, take_snapshot
+from penstock.telemetry.status import PipelineStatus, as_fields, as_line, pipeline_status, span
 
 SILENT_SECONDS = 30.0
 """A stream commits about once a second. After this time without a commit no driver seems to run."""
@@ -92,7 +92,7 @@ def _ask(job: str, what: str, wait: float) -> None:
 def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: str | None) -> None:
     """Show a job that runs elsewhere or has ended.
 
-    The numbers are those of its last commit. With a job file, partitions are shown too: only the pipeline can read the
+    The numbers are as of its last commit. With a job file, partitions are shown too: only the pipeline can read the
     positions of its sources.
     """
     ignore_import_warnings()
@@ -127,32 +127,32 @@ def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: st
         click.echo(f"{name}: {text}")
 
 
-def _facts(facts: dict[str, str], samples: list[Snapshot]) -> dict[str, str]:
+def _facts(facts: dict[str, str], samples: list[PipelineStatus]) -> dict[str, str]:
     return {**facts, "progress": as_line(samples[0], samples[-1])} if samples else facts
 
 
-def _while_it_ran(samples: list[Snapshot]) -> list[Snapshot]:
-    """Return the samples without those of a job that has stopped: hours of silence would squeeze the rest."""
+def _while_it_ran(samples: list[PipelineStatus]) -> list[PipelineStatus]:
+    """Return the samples from when the job ran: hours of silence after it has stopped would squeeze the rest."""
     return [
         each for each in samples if each.committed_at is None or each.at - each.committed_at < SILENT_SECONDS
     ]
 
 
-def _samples(job: Any, pipeline: Any, seconds: float) -> Iterator[Snapshot]:
-    """Yield a snapshot of each record as of its commit, then of the last record as of now, one a second for `seconds`.
+def _samples(job: Any, pipeline: Any, seconds: float) -> Iterator[PipelineStatus]:
+    """Yield the status of each record as of its commit, then of the last record as of now, one a second for `seconds`.
 
-    There is at least one if there is a record. Those of the commits show how fast the job was.
+    There is at least one if there is a record. The samples of the commits show how fast the job was.
     """
     for record in job.history():
         counters = committed_counters(job.metrics(record))
-        yield take_snapshot(record.committed_us / 1e6, job.progress(record), counters)
+        yield pipeline_status(record.committed_us / 1e6, job.progress(record), counters)
     end = time.time() + seconds
     while True:
         record = job.last()
         if record is None:
             return
         progress, counters = job.progress(record, pipeline), committed_counters(job.metrics(record))
-        yield take_snapshot(time.time(), progress, counters)
+        yield pipeline_status(time.time(), progress, counters)
         if time.time() >= end:
             return
         time.sleep(min(1.0, max(0.0, end - time.time())))

@@ -100,7 +100,7 @@ def spark_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def write_program(source: Path, folder: Path) -> tuple[Path, tuple[Path, ...]]:
-    """Write the entry program for a job file, or copy a Python program; return its path and that of other files."""
+    """Write the entry program for a job file, or copy a Python program; return the paths of it and of other files."""
     folder.mkdir(parents=True, exist_ok=True)
     if source.suffix == ".py":
         shutil.copyfile(source, target := folder / source.name)

@@ -17,9 +17,9 @@ from penstock.cli.configuration import Configuration, ConfigurationError
 from penstock.cli.resolve import resolve
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
-from penstock.telemetry.snapshot import Snapshot
+from penstock.telemetry.status import PipelineStatus
 
-LONGEST_SECONDS = 60.0
+MAX_SECONDS = 60.0
 """A preview ends after this time, counted from its first commit, also if the source has more changes."""
 
 
@@ -51,8 +51,8 @@ def run_preview(
 ) -> ExitCode:
     """Run a template or a job file until it has shown `limit` changes or the source has no more at hand.
 
-    Nothing is written: `start` builds the pipeline with steps that show in place of its sinks, and its checkpoint is
-    temporary. So it runs on this machine, whatever master the job names.
+    Nothing is written: `start` builds the pipeline with steps that show changes instead of its sinks, and its
+    checkpoint is temporary. So it runs on this machine, also if the job names another master.
     """
     with TemporaryDirectory(prefix="penstock-preview-", ignore_cleanup_errors=True) as folder:
         try:
@@ -87,7 +87,7 @@ def on_this_machine(configuration: Configuration) -> Configuration:
 
 
 class PreviewObserver:
-    """See `penstock.launch.run.Observer`. `show` prints a change and returns whether somebody reads it."""
+    """See `penstock.launch.run.Observer`. `show` prints a change and returns whether a reader is left."""
 
     def __init__(
         self,
@@ -103,40 +103,42 @@ class PreviewObserver:
         self._began = 0.0
         self._reached_at: int | None = None
 
-    def look(self, snapshot: Snapshot) -> str:
+    def look(self, status: PipelineStatus) -> str:
         """Print what has arrived. Return why the preview ends; "" if it goes on."""
         self._print_arrived()
         now = self._clock()
-        if snapshot.epochs and not self._began:
+        if status.epochs and not self._began:
             self._began = now
         if self._shown >= self._preview.limit or not self._read:
             self._ended = "as asked"
-        elif self._is_level(snapshot):
+        elif self._is_level(status):
             self._ended = "no more at hand"
-        elif self._began and now - self._began >= LONGEST_SECONDS:
-            self._ended = f"no more within {LONGEST_SECONDS:g} s"
+        elif self._began and now - self._began >= MAX_SECONDS:
+            self._ended = f"no more within {MAX_SECONDS:g} s"
         return self._ended
 
-    def finish(self, snapshot: Snapshot, *, interrupted: bool) -> str:
+    def finish(self, status: PipelineStatus, *, interrupted: bool) -> str:
         """Print the rest, and return the summary."""
         self._print_arrived()
         why = "interrupted" if interrupted else self._ended or "no more at hand"
         if self._shown:
             return f"{_changes(self._shown)}; {why}; nothing was written"
-        if snapshot.changes:
-            return f"0 changes of {snapshot.changes:,} that were read pass the filters; {why}; nothing was written"
+        if status.changes:
+            return (
+                f"0 changes of {status.changes:,} that were read pass the filters; {why}; nothing was written"
+            )
         return (
             f"0 changes; {why}: the source has none from the start of the read. Set snapshot=initial or an earlier "
             "start, if the source has these parameters, or change a row. Nothing was written"
         )
 
-    def _is_level(self, snapshot: Snapshot) -> bool:
+    def _is_level(self, status: PipelineStatus) -> bool:
         """Whether everything that was committed before the first commit of the preview has been read and shown."""
         if self._reached_at is not None:
             # The texts of a commit arrive during the epoch after it.
-            return snapshot.epochs > self._reached_at
-        if self._began and snapshot.watermark is not None and snapshot.watermark >= self._began:
-            self._reached_at = snapshot.epochs
+            return status.epochs > self._reached_at
+        if self._began and status.watermark is not None and status.watermark >= self._began:
+            self._reached_at = status.epochs
         return False
 
     def _print_arrived(self) -> None:
@@ -153,7 +155,7 @@ def _changes(count: int) -> str:
 
 
 def _print(text: str) -> bool:
-    """Print a line; return False if nobody reads standard output any more (`| head -n 1`)."""
+    """Print a line; return False if standard output has no reader any more (`| head -n 1`)."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

@@ -65,7 +65,7 @@ def is_secret(name: str, secrets: Collection[str]) -> bool:
 
 
 def secret_names(parameters: Mapping[str, Parameter]) -> list[str]:
-    """Return the names of secret parameters, those of a mapping as ``parameter.name``."""
+    """Return the names of secret parameters. Names in a mapping are ``parameter.name``."""
     names = [name for name, each in parameters.items() if each.secret]
     for name, each in parameters.items():
         names += [f"{name}.{inner}" for inner in secret_names(each.entries or {})]

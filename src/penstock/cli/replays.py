@@ -33,8 +33,8 @@ class ReplayFolder:
 
     def __init__(self, checkpoint: str) -> None:
         # Options of a URL stay at its end.
-        folder, mark, options = checkpoint.partition("?")
-        self._folder, self._options = f"{folder.rstrip('/')}-replays", mark + options
+        folder, separator, options = checkpoint.partition("?")
+        self._folder, self._options = f"{folder.rstrip('/')}-replays", separator + options
 
     def planned(self) -> Iterator[PlannedReplay]:
         """Yield the replays in their order."""
@@ -57,21 +57,25 @@ class ReplayFolder:
     def _checkpoint(self, number: int) -> str:
         return f"{self._folder}/{number:06d}{self._options}"
 
-    def _place(self) -> Any:
+    def _location(self) -> Any:
         return locate(self._folder + self._options)
 
     def _read(self, name: str) -> bytes | None:
-        place = self._place()
+        location = self._location()
         try:
-            return Path(place, name).read_bytes() if isinstance(place, str) else store_at(place).read(name)
+            return (
+                Path(location, name).read_bytes()
+                if isinstance(location, str)
+                else store_at(location).read(name)
+            )
         except FileNotFoundError:
             return None
 
     def _create(self, name: str, data: bytes) -> None:
-        place = self._place()
-        if isinstance(place, str):
-            Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
-            with Path(place, name).open("xb") as new:
+        location = self._location()
+        if isinstance(location, str):
+            Path(location).mkdir(mode=0o700, parents=True, exist_ok=True)
+            with Path(location, name).open("xb") as new:
                 new.write(data)
-        elif not store_at(place).create(name, data):
+        elif not store_at(location).create(name, data):
             raise FileExistsError(name)

@@ -104,7 +104,7 @@ def _misplaced_options(job: Job) -> list[Problem]:
 
 
 def _from_options(flags: Mapping[str, Any]) -> dict[str, RawValue]:
-    """Return the values of the runner's flags as texts, like those of all other origins."""
+    """Return the values of the runner's flags as texts, like the values of all other origins."""
     values = {}
     for name, value in flags.items():
         if value is not None and value != ():

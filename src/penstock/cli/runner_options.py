@@ -63,7 +63,7 @@ RUNNER: Mapping[str, Parameter] = {
         type="integer",
         minimum=1,
         maximum=128,
-        help="Number of tasks that run at the same time. Default: the number of Spark's slots.",
+        help="Number of tasks that run at the same time. Default: the number of Spark's task slots.",
     ),
     "epoch_seconds": Parameter(
         type="number",

@@ -12,8 +12,8 @@ import click
 from penstock.cli.common import is_job_file, refuse
 from penstock.cli.configuration import ConfigurationError
 from penstock.cli.inputs import MAX_JOB_CHARACTERS, read_job
-from penstock.io.change_streams.snapshots.signal_folder import write_signal
-from penstock.io.change_streams.snapshots.signals import SignalError, parse_signal
+from penstock.io.change_streams.incremental.signal_folder import write_signal
+from penstock.io.change_streams.incremental.signals import SignalError, parse_signal
 from penstock.secrets import read_references
 
 _ACTIONS = ("execute", "stop", "pause", "resume")
@@ -100,6 +100,6 @@ def _folder(job: str) -> Path:
         refuse(ConfigurationError(read.problems))
     if found is None:
         refuse(
-            f"{job} has no signal_folder: add it and start the job again, or name the folder in place of the file"
+            f"{job} has no signal_folder: add it and start the job again, or name the folder instead of the file"
         )
     return Path(read_references(found.texts[0]))

@@ -82,7 +82,7 @@ def check_images(events: Sequence[ChangeEvent], schema: TableSchema) -> None:
     """
     plain, to_plain = plain_schema(schema), plain_images(schema)
     source = events[0].source if events else Source("")
-    # The values of the key are those of an image, except if a deletion has the key only.
+    # An image has the values of the key, except if a deletion has the key only.
     keys = [event.key for event in events if event.after is None]
     after = [event.after for event in events if event.after is not None]
     before = [event.before for event in events if event.before is not None]

@@ -53,11 +53,11 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """The place of a change in the order of its source. Versions of one source compare as tuples.
+    """The position of a change in the order of its source. Versions of one source compare as tuples.
 
     `order`: the commit timestamp in nanoseconds, or another number that grows with each commit (PostgreSQL: the LSN of
-    the commit). `transaction`: the transaction's id. `sequence`: the place of the record in its transaction; texts of
-    one source have the same length. `index`: the place of the row in its record. Two changes of one source never
+    the commit). `transaction`: the transaction's id. `sequence`: the ordinal of the record in its transaction; texts of
+    one source have the same length. `index`: the ordinal of the row in its record. Two changes of one source never
     have equal versions; in Bigtable, which has no transactions over rows, no two changes of one row.
     """
 
@@ -72,7 +72,7 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True):
 
     `records` and `partitions` count the records of the transaction in the whole stream. `last_in_partition` is True on
     the last record of the transaction in its partition. `tag` is the application's name for the transaction. `origin`
-    is the place where a replicated transaction was first committed. `system` is True for a transaction of the database
+    is the server where a replicated transaction was first committed. `system` is True for a transaction of the database
     itself, such as a deletion by a time-to-live policy.
 
     PostgreSQL only: `origin_position` is the position of the commit in the log of `origin`. `previous_end` is the
@@ -93,7 +93,7 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransactionPlace(msgspec.Struct, frozen=True, array_like=True):
-    """The place of an event among the records of its transaction, for formats with transaction metadata.
+    """The ordinals of an event among the records of its transaction, for formats with transaction metadata.
 
     `records` of the transaction come before the event, `table_records` of them from its table. `boundary` is BEGIN or
     END for the events around a transaction, and empty for all others. `counts` of an END are (table, records) of the

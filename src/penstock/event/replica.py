@@ -2,23 +2,23 @@
 
     for changes in fold(events).values():                  # one `TableChanges` per table: at most one change per key
         rows = load(changes.keys_to_read())                # rows of the target, tombstones included
-        save(apply(changes, rows, truncated))              # only rows that differ from those of the target
+        save(apply(changes, rows, truncated))              # only rows that differ from the target's
 
 A target that can do more in its own language (SQL: one INSERT … ON CONFLICT) uses `fold` only.
 
 Rules:
 
-- **Version guard.** A change is applied if its version is higher than that of its row. So a repeated batch changes
+- **Version guard.** A change is applied if its version is higher than the row's. So a repeated batch changes
   nothing, and a READ row of a snapshot never replaces a newer row.
 - **Tombstones.** A deleted row stays as a key with its version and `deleted`, so that an older change that comes late
-  does not bring it back. `may_forget` says when a tombstone can be removed.
+  does not bring it back. Sinks delete tombstones after their `tombstone_seconds`.
 - **A column that was not sent keeps its value**, also when the key of the row changes. A CREATE has a whole row: a
   column that it does not send becomes NULL.
 - **A change of the key** is a tombstone of the old key and a row of the new one, with the same version.
 - **TRUNCATE** removes the rows of the table that are older. The target stores the version of the newest one, because
   an older change of another shard may come later.
 
-The events of a batch may come in any order: `fold` puts those of a table into the order of their versions. Batches with
+The events of a batch may come in any order: `fold` sorts the events of each table by their versions. Batches with
 whole rows may come in any order too. Batches with partial rows (events with `unavailable` columns) must come in the
 order of the versions of their table: an older change does not fill columns of a newer row, and a change of the key
 takes values from the row of another key.
@@ -44,7 +44,7 @@ class NotReplicableError(UnwritableError):
 class RowChange(msgspec.Struct, frozen=True):
     """The effect of a batch on one row: the row after the newest of its events.
 
-    - `key`: the primary key, columns in the order of the key. `version`, `timestamp`: those of the newest event.
+    - `key`: the primary key, columns in the order of the key. `version`, `timestamp`: of the newest event.
     - `deleted`: no row remains; `values` is empty and `base` is None.
     - `values`: the columns outside of the key that were sent, with their newest values.
     - `base`: the key of the row that has the values of all other columns, as the target holds it *before* the batch:
@@ -74,8 +74,7 @@ class TableChanges:
     """The effect of a batch on one table: remove all rows older than `truncated`, then apply `rows` (one per key).
 
     `schema` has the columns of all events of the batch; where two differ, the later one counts. `newest` is the highest
-    timestamp of the batch, in nanoseconds since the epoch. `older` counts events that changed nothing in the batch,
-    because an event of the same row or a TRUNCATE was newer.
+    timestamp of the batch, in nanoseconds since the epoch.
     """
 
     source: Source
@@ -83,7 +82,6 @@ class TableChanges:
     truncated: Version | None = None
     rows: dict[RowKey, RowChange] = field(default_factory=dict)
     newest: int = 0
-    older: int = 0
 
     def keys_to_read(self) -> dict[RowKey, Image]:
         """Return the keys of all rows that `apply` needs: those that change, and the bases of key changes."""
@@ -112,15 +110,12 @@ class TableChanges:
     def _truncate(self, version: Version) -> None:
         if self.truncated is None or version > self.truncated:
             self.truncated = version
-            kept = {key: change for key, change in self.rows.items() if change.version > version}
-            self.older += len(self.rows) - len(kept)
-            self.rows = kept
+            self.rows = {key: change for key, change in self.rows.items() if change.version > version}
 
     def _add_row(self, event: ChangeEvent) -> None:
         key = replicable_key(event)
         old_key = changed_key(event)
         if self.truncated is not None and event.version <= self.truncated:
-            self.older += 1
             return
         id_ = row_key(key)
         before = self.rows.get(id_ if old_key is None else row_key(old_key))
@@ -140,10 +135,8 @@ class TableChanges:
         self._put(id_, RowChange(key, event.version, event.timestamp, False, values, base))
 
     def _put(self, id_: RowKey, change: RowChange) -> None:
-        known = self.rows.get(id_)
-        if known is not None and known.version >= change.version:
-            self.older += 1
-        else:
+        before = self.rows.get(id_)
+        if before is None or before.version < change.version:
             self.rows[id_] = change
 
 
@@ -210,15 +203,6 @@ def _row_of(change: RowChange, current: Mapping[RowKey, ReplicaRow], horizon: Ve
     if base is not None and not base.deleted and (horizon is None or base.version > horizon):
         known = base.values
     return ReplicaRow(change.key, change.version, change.timestamp, change.deleted, known | change.values)
-
-
-def may_forget(tombstone_timestamp: int, newest: int, horizon_seconds: float) -> bool:
-    """Tell whether a tombstone is so old that no older change can come any more.
-
-    `newest` is the highest timestamp that the target has applied, in nanoseconds as `tombstone_timestamp`.
-    `horizon_seconds` is at least the retention of the change stream, and the age at which dead letters are replayed.
-    """
-    return tombstone_timestamp < newest - int(horizon_seconds * 1_000_000_000)
 
 
 def replicable_key(event: ChangeEvent) -> Image:

@@ -29,7 +29,7 @@ _UNSIGNED = ("UINT8", "UINT16", "UINT32", "UINT64")
 
 
 class SchemaChangedError(ServiceError):
-    """The columns of the source no longer fit those of the target, and the policy does not allow the change."""
+    """The columns of the source no longer fit the target's, and the policy does not allow the change."""
 
     retryable = False
 
@@ -152,7 +152,7 @@ def _text(type_: ColumnType) -> str:
 
 @lru_cache(maxsize=4096)
 def merged_schema(known: TableSchema, new: TableSchema) -> TableSchema:
-    """Return the columns of both. The definitions of `new` count; columns of `known` keep their places."""
+    """Return the columns of both. The definitions of `new` count; columns of `known` keep their order."""
     if known == new or not new.columns:
         return known
     columns: dict[str, Column] = {column.name: column for column in known}

@@ -39,7 +39,7 @@ def folder_conflict(
     published ones.
     """
     try:
-        inner, outer = _place(locate(output)), _place(locate(checkpoint_dir))
+        inner, outer = _resolved(locate(output)), _resolved(locate(checkpoint_dir))
     except UsageError as error:
         return str(error).removesuffix(".")
     one, other = names
@@ -56,5 +56,5 @@ def _contains(outer: str, inner: str) -> bool:
     return inner.startswith(outer.rstrip("/") + "/")
 
 
-def _place(location: Location | str) -> str:
+def _resolved(location: Location | str) -> str:
     return os.path.realpath(location) if isinstance(location, str) else location.url

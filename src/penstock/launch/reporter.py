@@ -1,6 +1,6 @@
 """Writes the progress and the messages of a running pipeline: a live line, plain lines, or JSON lines.
 
-All output goes to standard error. Log records of `penstock.*` are shown from INFO on, those of other libraries from
+All output goes to standard error. Log records of `penstock.*` are shown from INFO on, and of other libraries from
 ERROR on: Beam and the Google clients log warnings about their own set-up at every import.
 """
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from penstock.compat import StrEnum
 from penstock.extras import extra_packages
 from penstock.launch.streams import MessageStream, message_stream, redirect_standard_error
-from penstock.telemetry.snapshot import Snapshot, as_json, as_line
+from penstock.telemetry.status import PipelineStatus, as_json, as_line
 
 if TYPE_CHECKING:
     from penstock.launch.live_line import LiveLine
@@ -57,7 +57,7 @@ def choose_style(name: str, is_terminal: bool) -> Style:
 
 
 class Reporter(AbstractContextManager["Reporter"]):
-    """Shows snapshots and messages in one style; a context manager.
+    """Shows the progress and the messages of a pipeline in one style; a context manager.
 
     The rate in a progress line covers the last `RATE_SECONDS`. A shorter time would show the rhythm of the epochs.
     """
@@ -66,7 +66,7 @@ class Reporter(AbstractContextManager["Reporter"]):
         self._style = style
         self._stream = stream
         self._clock = clock
-        self._recent: deque[Snapshot] = deque()
+        self._recent: deque[PipelineStatus] = deque()
         self._shown_at = float("-inf")
         self._live: LiveLine | None = None
 
@@ -93,10 +93,10 @@ class Reporter(AbstractContextManager["Reporter"]):
 
     @property
     def shows_progress(self) -> bool:
-        """False if snapshots are not shown at all."""
+        """False if progress is not shown at all."""
         return self._style is not Style.NONE
 
-    def show(self, now: Snapshot) -> None:
+    def show(self, now: PipelineStatus) -> None:
         """Show `now`, whether it is due or not."""
         before = self._rate_start(now)
         if self._live:
@@ -131,8 +131,8 @@ class Reporter(AbstractContextManager["Reporter"]):
             return json.dumps({"time": _now(), "event": event, "message": text, **fields})
         return _printable(text)
 
-    def _rate_start(self, now: Snapshot) -> Snapshot:
-        """Return the oldest snapshot of the last `RATE_SECONDS`, or the previous one if that is older."""
+    def _rate_start(self, now: PipelineStatus) -> PipelineStatus:
+        """Return the oldest status of the last `RATE_SECONDS`, or the previous one if that is older."""
         while len(self._recent) > 1 and now.at - self._recent[1].at >= RATE_SECONDS:
             self._recent.popleft()
         self._recent.append(now)
@@ -176,7 +176,7 @@ def standard_error_reporter(style_name: str) -> Reporter:
 
 
 def send_logs_to(reporter: Reporter) -> None:
-    """Make `reporter` the only place where this process logs."""
+    """Make `reporter` the only handler of this process's log records."""
     root = logging.getLogger()
     for handler in list(
         root.handlers
@@ -185,7 +185,7 @@ def send_logs_to(reporter: Reporter) -> None:
     root.addHandler(_MessageHandler(reporter))
     root.setLevel(logging.ERROR)
     logging.getLogger("penstock").setLevel(logging.INFO)
-    # Python's warnings go the same way. Users cannot act on those of libraries, and on ours they are log records.
+    # Python's warnings go the same way. Users cannot act on warnings of libraries, and ours are log records.
     logging.captureWarnings(True)
     logging.getLogger("py.warnings").setLevel(logging.ERROR)
 

@@ -30,8 +30,8 @@ from penstock.launch.signals import StopSignals
 from penstock.launch.words import Words, program_words
 from penstock.telemetry.export import Export
 from penstock.telemetry.measurements import measure
-from penstock.telemetry.snapshot import Snapshot, take_snapshot
-from penstock.timeline import mark
+from penstock.telemetry.status import PipelineStatus, pipeline_status
+from penstock.timeline import trace
 
 POLL_MS = 250
 """How long one wait for the pipeline takes, and so how soon a signal is answered."""
@@ -72,10 +72,10 @@ class Continuation:
 class Observer(Protocol):
     """Looks at a pipeline while it runs, and may end it. Each method returns a sentence about the end, or ""."""
 
-    def look(self, snapshot: Snapshot) -> str:
+    def look(self, status: PipelineStatus) -> str:
         """Return why the pipeline is to end now; "" if it is not."""
 
-    def finish(self, snapshot: Snapshot, *, interrupted: bool) -> str:
+    def finish(self, status: PipelineStatus, *, interrupted: bool) -> str:
         """Return the last message; the pipeline has ended. `interrupted`: by a signal."""
 
 
@@ -156,7 +156,7 @@ def _start(build: Callable[[], Any], session: _Session, signals: StopSignals) ->
     try:
         with without_collections():
             _preflight(pipeline, session.words)
-        mark("asked the services")
+        trace("asked the services")
     except Exception as error:
         return session.fail(ExitCode.PREFLIGHT, error)
     # From here on a KeyboardInterrupt could leave a JVM and workers behind, so a signal waits for the result.
@@ -221,19 +221,19 @@ class _Session:
                     result.drain()
                 self._export_commit(result)
                 if self._observer is not None and not observed:
-                    observed = self._observer.look(self._snapshot(result))
+                    observed = self._observer.look(self._status(result))
                     if observed:
                         stop()
                 if self._reporter.due():
-                    self._reporter.show(self._snapshot(result))
+                    self._reporter.show(self._status(result))
             result.wait_until_finish()
             self._export_commit(result)
         except Exception as error:
             return self.fail(ExitCode.FAILED, error)
         if self._reporter.shows_progress:
-            self._reporter.show(self._snapshot(result))
+            self._reporter.show(self._status(result))
         if self._observer is not None:
-            text = self._observer.finish(self._snapshot(result), interrupted=stopping)
+            text = self._observer.finish(self._status(result), interrupted=stopping)
             self._reporter.message("stopped" if stopping else "done", text)
             return ExitCode.INTERRUPTED if stopping else ExitCode.DONE
         return self._end(result.state, stopping, getattr(result, "requested", ""))
@@ -262,7 +262,7 @@ class _Session:
         return ExitCode.INTERRUPTED
 
     def abort(self) -> None:
-        """End this process at once, as a crash would. A commit is one atomic step, so it is never cut in half.
+        """End this process at once, as a crash would. A commit is atomic, so it is never cut in half.
 
         Runs in a signal handler. The JVM ends when it sees that its driver is gone.
         """
@@ -299,10 +299,10 @@ class _Session:
         if progress is not None and progress.epochs != self._exported_epochs:
             self._exported_epochs = progress.epochs
             counters = committed_counters(result.metrics())
-            self._export(measure(take_snapshot(self._clock(), progress, counters), progress, counters))
+            self._export(measure(pipeline_status(self._clock(), progress, counters), progress, counters))
 
-    def _snapshot(self, result: Any) -> Snapshot:
-        return take_snapshot(self._clock(), result.progress(), committed_counters(result.metrics()))
+    def _status(self, result: Any) -> PipelineStatus:
+        return pipeline_status(self._clock(), result.progress(), committed_counters(result.metrics()))
 
 
 def _wait(result: Any) -> None:

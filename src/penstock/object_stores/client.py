@@ -4,7 +4,7 @@ obstore never repeats a request here (`max_retries=0`). Repeated by the library,
 "exists" for the caller's own object, and nothing in the exception says so (read in obstore 0.12). `store` repeats.
 
 obstore must not be used before a fork: in the child every request hangs without limit, and after the child's first
-request those of the parent hang too (tried with 0.12.1). Spark's workers are forked from a daemon that makes no
+request the parent's hang too (tried with 0.12.1). Spark's workers are forked from a daemon that makes no
 requests, so each worker makes a client when it needs one. `_refuse_after_fork` turns a hang into an error.
 """
 
@@ -261,7 +261,7 @@ def _gcs(location: Location) -> tuple[str | None, dict[str, Any]]:
 
 
 def _azure(location: Location) -> tuple[str | None, dict[str, Any]]:
-    """Endpoint and arguments for Azure: the variables of Azure's command line, else those of its identity library."""
+    """Endpoint and arguments for Azure: the variables of Azure's command line, else of its identity library."""
     environment = os.environ
     account = (
         location.account

@@ -12,7 +12,7 @@ class StoreError(OSError, ServiceError):
 class StoreUnavailableError(StoreError):
     """The store did not answer, or answered that it is overloaded, for `unavailable_seconds`.
 
-    After a request that changes something, it is unknown whether the change took place.
+    After a request that changes something, it is unknown whether the change was made.
     """
 
 

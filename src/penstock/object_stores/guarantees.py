@@ -33,7 +33,7 @@ class UnsuitableStoreError(UsageError):
 
 
 def check_guarantees(store: ObjectStore, nonce: str | None = None) -> None:
-    """Create, create again, read, list and delete small objects below the prefix of the store: some 25 requests.
+    """Create, create again, read, list and delete small objects below the prefix of the store: about 25 requests.
 
     Raises:
         UnsuitableStoreError: the store lacks a guarantee; the message names it.

@@ -8,7 +8,7 @@
     az://container/orders?account=mycompany            Azure Blob Storage
     abfss://container@mycompany.dfs.core.windows.net/orders   the same, as Spark writes it
 
-Options are in the query of the URL, as in Go's CDK and in Arrow. So one text is enough to find the place, also on the
+Options are in the query of the URL, as in Go's CDK and in Arrow. So one text is enough to find the folder, also on the
 workers of a cluster. It never holds a secret: credentials come from the environment.
 """
 

@@ -35,20 +35,21 @@ def exporters(wanted: Iterable[str]) -> Iterator[Export]:
         UsageError: a value is unknown, or the port is in use.
     """
     with ExitStack() as stack:
-        started = [stack.enter_context(_exporter(each)) for each in wanted]
+        # All of them before the pipeline starts, so that a port in use is a mistake of the command and no failed run.
+        exports = [stack.enter_context(_exporter(value)) for value in wanted]
 
         def export(measurements: Sequence[Measurement]) -> None:
-            for each in started:
-                each(measurements)
+            for export_one in exports:
+                export_one(measurements)
 
         yield export
 
 
 def _exporter(wanted: str) -> Any:
-    kind, _, place = wanted.partition("=")
+    kind, _, address = wanted.partition("=")
     if kind == "prometheus":
-        return _prometheus(*_address(place))
-    if kind == "otlp" and not place:
+        return _prometheus(*_address(address))
+    if kind == "otlp" and not address:
         return _otlp()
     raise UsageError(
         f"metrics are exported to prometheus, prometheus=HOST:PORT or otlp, not {wanted!r}; the endpoint of otlp is in "
@@ -56,12 +57,12 @@ def _exporter(wanted: str) -> Any:
     )
 
 
-def _address(place: str) -> tuple[str, int]:
-    host, _, port = place.rpartition(":")
-    if not place:
+def _address(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not address:
         return LOOPBACK, PROMETHEUS_PORT
     if not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"prometheus takes HOST:PORT, such as {LOOPBACK}:{PROMETHEUS_PORT}, not {place!r}")
+        raise UsageError(f"prometheus takes HOST:PORT, such as {LOOPBACK}:{PROMETHEUS_PORT}, not {address!r}")
     return host or LOOPBACK, int(port)
 
 
@@ -69,13 +70,15 @@ def collector(last: Callable[[], Sequence[Measurement]]) -> Any:
     """Return a collector for a registry of prometheus_client, which gives each scrape the measurements of `last`."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+    # A collector and not prometheus_client's own metrics: those only grow from 0, and our counters continue where the
+    # last driver of the checkpoint ended.
     class Collector:
         def collect(self) -> Iterator[Any]:
             for name, group in _by_name(last()).items():
                 family = CounterMetricFamily if group[0].counts else GaugeMetricFamily
                 metric = family(name, group[0].help, labels=[label for label, _ in group[0].labels])
-                for each in group:
-                    metric.add_metric([text for _, text in each.labels], each.value)
+                for measurement in group:
+                    metric.add_metric([text for _, text in measurement.labels], measurement.value)
                 yield metric
 
     return Collector()
@@ -85,6 +88,7 @@ def collector(last: Callable[[], Sequence[Measurement]]) -> Any:
 def _prometheus(host: str, port: int) -> Iterator[Export]:
     with extra_packages("telemetry"):
         from prometheus_client import CollectorRegistry, start_http_server
+    # A list of one, which the export replaces in one assignment: scrapes come in threads of the server.
     last: list[Sequence[Measurement]] = [()]
     registry = CollectorRegistry()
     registry.register(collector(lambda: last[0]))
@@ -106,14 +110,15 @@ class Instruments:
     def __init__(self, meter: Any) -> None:
         self._meter = meter
         self._last: Mapping[str, list[Measurement]] = {}
-        self._known: set[str] = set()
+        self._created: set[str] = set()
 
     def update(self, measurements: Iterable[Measurement]) -> None:
         """Make these measurements the ones that the next collection reads."""
         self._last = _by_name(measurements)  # one assignment, because a collection may run in another thread
         for name, group in self._last.items():
-            if name not in self._known:
-                self._known.add(name)
+            # OpenTelemetry warns of an instrument that is created twice, and keeps the first.
+            if name not in self._created:
+                self._created.add(name)
                 first, meter = group[0], self._meter
                 make = meter.create_observable_counter if first.counts else meter.create_observable_gauge
                 make(_dotted(name), [self._reader(name)], unit=first.unit, description=first.help)
@@ -121,7 +126,7 @@ class Instruments:
     def _reader(self, name: str) -> Callable[[Any], Iterable[Any]]:
         from opentelemetry.metrics import Observation
 
-        return lambda _: [Observation(each.value, dict(each.labels)) for each in self._last.get(name, ())]
+        return lambda _: [Observation(m.value, dict(m.labels)) for m in self._last.get(name, ())]
 
 
 @contextmanager
@@ -130,7 +135,7 @@ def _otlp() -> Iterator[Export]:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-    # No interval: each commit pushes, so that every point is that of a commit.
+    # No interval: each commit pushes, so that every point belongs to a commit.
     reader = PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=math.inf)
     provider = MeterProvider([reader])
     instruments = Instruments(provider.get_meter("penstock"))
@@ -160,7 +165,7 @@ def _dotted(name: str) -> str:
 
 
 def _by_name(measurements: Iterable[Measurement]) -> dict[str, list[Measurement]]:
-    found: dict[str, list[Measurement]] = {}
-    for each in measurements:
-        found.setdefault(each.name, []).append(each)
-    return found
+    groups: dict[str, list[Measurement]] = {}
+    for measurement in measurements:
+        groups.setdefault(measurement.name, []).append(measurement)
+    return groups

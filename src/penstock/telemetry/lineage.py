@@ -1,6 +1,6 @@
 """The lineage log of a source as spans of partitions, for a drawing. Pure.
 
-The log's events are those of `penstock.io.change_streams.lineage`, as dictionaries.
+The events are written by `penstock.io.change_streams.lineage`; here they are dictionaries.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ def partition_spans(events: Iterable[Mapping[str, Any]]) -> list[PartitionSpan]:
     A partition with several parents is announced by each of them; these are one span.
     """
     spans: dict[str, PartitionSpan] = {}
+    # Sorted as texts: all times have the same number of digits. Files of several workers have no common order.
     for event in sorted(events, key=lambda event: str(event["time"])):
         time, name = _seconds(event["time"]), str(event["partition"])
         span = spans.setdefault(name, PartitionSpan(name))
         match event["event"]:
+            # Parents announce a merged child at different times. It can be read after the last of them, but the drawing
+            # shows from when it was known.
             case "announced":
                 span.start = time if span.start is None else min(span.start, time)
                 _add_sources(span, time, event)
@@ -46,6 +49,7 @@ def partition_spans(events: Iterable[Mapping[str, Any]]) -> list[PartitionSpan]:
 
 
 def _add_sources(span: PartitionSpan, time: float, event: Mapping[str, Any]) -> None:
+    # Without parents in the record, the partition that has announced this one is its source.
     for parent in event.get("parents") or [event.get("announced_by")]:
         if parent and (time, parent) not in span.sources:
             span.sources.append((time, parent))

@@ -1,8 +1,8 @@
 """The measurements for monitoring systems: one list for each commit. Pure.
 
-    measurements = measure(snapshot, progress, counters)
+    measurements = measure(status, progress, counters)
 
-The names are those of Prometheus without the suffix `_total` of counters. Values that are not known are left out.
+Names follow Prometheus, without the suffix `_total` of counters. Values that are not known are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.io.change_streams.metrics import (
 from penstock.io.change_streams.undecodable import UNDECODABLE
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.io.staging.refused import REFUSED
-from penstock.telemetry.snapshot import Snapshot
+from penstock.telemetry.status import PipelineStatus
 
 _STAGING = NAMESPACE.removeprefix(NAMESPACE_PREFIX)
 _GAUGES = frozenset((OPEN_PARTITIONS, WAITING_PARTITIONS, REFUSED_PARTITIONS, REFUSED_SECONDS))
@@ -30,7 +30,7 @@ _GAUGES = frozenset((OPEN_PARTITIONS, WAITING_PARTITIONS, REFUSED_PARTITIONS, RE
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One value. `counts` says that it never falls in the life of the checkpoint; `unit` is that of UCUM."""
+    """One value. `counts`: it never falls in the life of the checkpoint. `unit` is a UCUM code."""
 
     name: str
     value: float
@@ -40,13 +40,16 @@ class Measurement:
     labels: tuple[tuple[str, str], ...] = ()
 
 
-def measure(now: Snapshot, progress: Any, counters: Iterable[tuple[str, str, int]]) -> list[Measurement]:
+def measure(
+    now: PipelineStatus, progress: Any, counters: Iterable[tuple[str, str, int]]
+) -> list[Measurement]:
     """Return the measurements as of the last commit.
 
     `counters` are committed: (namespace, name, value). Each counter of a source or a sink has the label `component`,
     the rest of its namespace. `progress` is the runner's; what another runner does not report is left out.
     """
-    found = [
+    # The names are an interface: dashboards and alarms of users refer to them (`docs/telemetry.md`).
+    measurements = [
         Measurement(
             "penstock_epochs", now.epochs, "Epochs committed in the life of the checkpoint.", counts=True
         )
@@ -56,13 +59,13 @@ def measure(now: Snapshot, progress: Any, counters: Iterable[tuple[str, str, int
         ("penstock_watermark_timestamp_seconds", now.watermark, "Lowest output watermark."),
         ("penstock_watermark_lag_seconds", now.lag, "How far the watermark is behind the driver's clock."),
     )
-    found += [Measurement(name, value, text, "s") for name, value, text in times if value is not None]
-    found += [
+    measurements += [Measurement(name, value, text, "s") for name, value, text in times if value is not None]
+    measurements += [
         Measurement("penstock_partitions", count, "Partitions of the sources.", labels=(("state", state),))
         for state, count in (("open", now.open), ("waiting", now.waiting))
         if count is not None
     ]
-    found += [
+    measurements += [
         Measurement(
             "penstock_refused_partitions",
             now.counters.get(REFUSED_PARTITIONS, 0),
@@ -77,6 +80,8 @@ def measure(now: Snapshot, progress: Any, counters: Iterable[tuple[str, str, int
     ]
     sums: dict[tuple[str, str], int] = {}
     for namespace, name, value in counters:
+        # Summed over the transforms of one kind: a metric of Beam belongs to a step, and names of steps are users'
+        # names.
         if namespace.startswith(NAMESPACE_PREFIX) and name not in _GAUGES:
             key = (name, namespace.removeprefix(NAMESPACE_PREFIX))
             sums[key] = sums.get(key, 0) + value
@@ -86,20 +91,21 @@ def measure(now: Snapshot, progress: Any, counters: Iterable[tuple[str, str, int
             sums.setdefault((UNDECODABLE, component), 0)
         elif component == _STAGING:
             sums.setdefault((REFUSED, component), 0)
-    found += [
+    measurements += [
         Measurement(f"penstock_{name}", value, _help(name), counts=True, labels=(("component", component),))
         for (name, component), value in sorted(sums.items())
     ]
-    return found + _of_the_runner(progress)
+    return measurements + _of_the_runner(progress)
 
 
 def _of_the_runner(progress: Any) -> list[Measurement]:
-    phases = getattr(progress, "epoch_seconds", None) or {}
-    found = [
+    # `getattr`, because only the runner of Penstock reports these; a pipeline may run on another one.
+    timings = getattr(progress, "epoch_seconds", None) or {}
+    measurements = [
         Measurement(
-            "penstock_epoch_seconds", seconds, "The last epoch's phases.", "s", labels=(("phase", phase),)
+            "penstock_epoch_seconds", seconds, "The last epoch's phases.", "s", labels=(("phase", timing),)
         )
-        for phase, seconds in sorted(phases.items())
+        for timing, seconds in sorted(timings.items())
     ]
     for name, field, text, unit in (
         ("penstock_state_bytes", "state_bytes", "Size of the state runs that the last record names.", "By"),
@@ -107,9 +113,12 @@ def _of_the_runner(progress: Any) -> list[Measurement]:
     ):
         value = getattr(progress, field, None)
         if value is not None:
-            found.append(Measurement(name, value, text, unit))
+            measurements.append(Measurement(name, value, text, unit))
     residuals = len(tuple(progress.residuals))
-    return [*found, Measurement("penstock_residuals", residuals, "Restrictions that are still to be read.")]
+    return [
+        *measurements,
+        Measurement("penstock_residuals", residuals, "Restrictions that are still to be read."),
+    ]
 
 
 def _help(name: str) -> str:

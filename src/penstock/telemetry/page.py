@@ -12,11 +12,11 @@ from itertools import pairwise
 
 from penstock.compat import UTC
 from penstock.telemetry.lineage import PartitionSpan
-from penstock.telemetry.snapshot import Snapshot, rate
+from penstock.telemetry.status import PipelineStatus, rate
 
 WIDTH, CHART_HEIGHT, ROW, MARGIN = 960, 160, 14, 60
 MAX_PARTITIONS = 500
-"""Most partitions in the drawing: the latest. More rows than that are no picture."""
+"""Maximum number of partitions in the drawing: the latest. More rows than that are no picture."""
 
 _STYLE = """
 body{font:14px system-ui,sans-serif;margin:2em;color:#222;background:#fff}
@@ -30,11 +30,11 @@ h2{font-size:1.05em;margin:1.6em 0 .4em}svg{border:1px solid #ddd}
 def status_page(
     title: str,
     facts: Mapping[str, str],
-    samples: Sequence[Snapshot],
+    samples: Sequence[PipelineStatus],
     partitions: Sequence[PartitionSpan],
     at: float,
 ) -> str:
-    """Return the page. `facts` are shown as a table; `samples` are snapshots in the order of time, `at` is now."""
+    """Return the page. `facts` are shown as a table; `samples` are in the order of time, `at` is now."""
     lags = [(each.at, each.lag) for each in samples if each.lag is not None]
     rates = [(now.at, max(0.0, rate(before, now))) for before, now in pairwise(samples) if now.at > before.at]
     rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in facts.items())
@@ -44,6 +44,7 @@ def status_page(
         _section("Changes per second", chart(rates)),
         _section("Partitions", lineage_drawing(partitions, at)),
     ]
+    # Everything from outside is escaped: names of tables and partitions are users' and services' texts.
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
 
@@ -54,32 +55,33 @@ def chart(points: Sequence[tuple[float, float]]) -> str:
         return "<p>Not enough commits for a chart yet; --seconds looks longer.</p>"
     first, last = points[0][0], points[-1][0]
     top = max(value for _, value in points) or 1.0
-    low = min(0.0, *(value for _, value in points))  # a clock behind that of the source gives a negative lag
+    low = min(0.0, *(value for _, value in points))  # a clock behind the source's gives a negative lag
+    # A constant value and a single time have no extent to divide by.
     span, height = (last - first) or 1.0, (top - low) or 1.0
 
-    def place(time: float, value: float) -> str:
+    def point(time: float, value: float) -> str:
         x = MARGIN + (time - first) / span * (WIDTH - MARGIN - 10)
         y = 10 + (top - value) / height * (CHART_HEIGHT - 30)
         return f"{x:.1f},{y:.1f}"
 
-    line = " ".join(place(*point) for point in points)
-    marks = [
+    line = " ".join(point(*at) for at in points)
+    labels = [
         f'<text class="axis" x="4" y="{10 + (top - value) / height * (CHART_HEIGHT - 30) + 4:.1f}">{value:,.6g}</text>'
         for value in dict.fromkeys((top, low))
     ]
     ends = _time_axis(first, last, CHART_HEIGHT)
-    return _svg(CHART_HEIGHT, f'<polyline class="line" points="{line}"/>{"".join(marks)}{ends}')
+    return _svg(CHART_HEIGHT, f'<polyline class="line" points="{line}"/>{"".join(labels)}{ends}')
 
 
 def lineage_drawing(partitions: Sequence[PartitionSpan], at: float) -> str:
     """Return a drawing with one bar for each partition, and a line for each transfer of keys."""
-    shown = partitions[-MAX_PARTITIONS:]
+    shown = partitions[-MAX_PARTITIONS:]  # they are in the order of their start
     times = [time for span in shown for time in (span.start, span.end) if time is not None]
     if not times:
         return "<p>No lineage: give the folder of the pipeline's lineage_log with --lineage.</p>"
     first, last = min(times), max(at, *times)
     scale = (WIDTH - 2 * MARGIN) / ((last - first) or 1.0)
-    rows = {span.name: place for place, span in enumerate(shown)}
+    rows = {span.name: row for row, span in enumerate(shown)}
 
     def x(time: float | None, default: float) -> float:
         return MARGIN + ((default if time is None else time) - first) * scale
@@ -92,6 +94,7 @@ def lineage_drawing(partitions: Sequence[PartitionSpan], at: float) -> str:
             f'<rect class="{kind}" x="{left:.1f}" y="{row * ROW + 4}" width="{max(1.0, right - left):.1f}" '
             f'height="{ROW - 6}"><title>{escape(_described(span))}</title></rect>'
         )
+        # An edge to a partition that is not shown would begin outside of the drawing.
         edges += [
             f'<line class="edge" x1="{x(time, time):.1f}" y1="{rows[source] * ROW + ROW / 2}" '
             f'x2="{x(time, time):.1f}" y2="{row * ROW + ROW / 2}"/>'

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from penstock.emulators.postgres import PostgresServer
+from penstock_emulators.postgres import PostgresServer
 from tests.integration.postgres.debezium_engine import VERSION, record_history
 
 HERE = Path(__file__).parent

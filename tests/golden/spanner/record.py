@@ -19,11 +19,11 @@ from typing import Any
 from google.cloud.spanner_v1.types import result_set
 from google.protobuf.json_format import MessageToDict
 
-from penstock.emulators.spanner import SpannerEmulator
 from penstock.io.spanner.client import Client
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.query import ROOT, change_stream_query
 from penstock.io.spanner.source import ChangeStream, Connection
+from penstock_emulators.spanner import SpannerEmulator
 
 PartialResultSet = result_set.PartialResultSet.pb()
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.ydb.topic import Topic
 from penstock.event import ChangeEvent, Op
 from penstock.io.ydb.frontier import Position
 from penstock.io.ydb.record import ChangefeedRecord, Table, TableColumn
@@ -20,6 +19,7 @@ from penstock.io.ydb.source import ChangeStream
 from penstock.io.ydb.steps import Message, PartitionSteps, PendingStep, Rules
 from penstock.timestamps import parse_timestamp
 from penstock.transforms.formats.ydb_events import EventConverter
+from penstock_emulators.ydb.topic import Topic
 from tests.unit.ydb.memory import described
 
 GOLDEN = Path(__file__).parents[1]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.beam.page import EVIDENCE, PAGE, RUNNERS, outcomes_of, page, red_on_the_page
-from tests.beam.reasons import REASONS, reason
+from tools.beam_suites.page import EVIDENCE, PAGE, RUNNERS, outcomes_of, page, red_on_the_page
+from tools.beam_suites.reasons import REASONS, reason
 
 QUICK = ("fn-api-runner",)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.beam_yaml import PROVIDERS
-from penstock.emulators.bigtable import BigtableEmulator
+from penstock_emulators.bigtable import BigtableEmulator
 from tests.integration.bigtable.conftest import INSTANCE, PROJECT, Table
 from tests.integration.emulators.bigtable.client import set_cell
 

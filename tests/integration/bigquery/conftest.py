@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.bigquery import BigQueryEmulator
 from penstock.event import ChangeEvent
 from penstock.io.bigquery.clients import rest_client
 from penstock.io.bigquery.target import BigQueryTarget
+from penstock.io.bigquery.write import connector_of
 from penstock.io.staging.delivery import Delivery, Sent
+from penstock_emulators.bigquery import BigQueryEmulator
 
 _NUMBERS = itertools.count()
 
@@ -41,7 +42,7 @@ class Dataset:
         return self
 
     def deliver(self, events: list[ChangeEvent], epoch: int, *, skip_refused: bool = False) -> Sent:
-        sender = self.target.open(skip_refused=skip_refused)
+        sender = connector_of(self.target).open(skip_refused=skip_refused)
         try:
             return sender.send(Delivery("sink", "job", 0, 1, 1, epoch), events)
         finally:

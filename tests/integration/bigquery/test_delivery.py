@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from google.cloud.bigquery_storage_v1 import types
 
-from penstock.emulators.bigquery import BigQueryEmulator
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
 from penstock.io.bigquery.clients import write_client
 from penstock.io.bigquery.errors import BigQueryTargetError
 from penstock.io.bigquery.target import BigQueryTarget
 from penstock.io.bigquery.warehouse import BigQueryWarehouse
+from penstock.io.bigquery.write import connector_of
 from penstock.io.staging.delivery import Delivery, TargetUnavailableError
-from tests.changing_table import ChangingTable
+from penstock_emulators.bigquery import BigQueryEmulator
 from tests.integration.bigquery.conftest import Dataset
+from tests.support.changing_table import ChangingTable
 
 pytestmark = [pytest.mark.bigquery, pytest.mark.slow]
 
@@ -43,7 +44,7 @@ def expected(*batches: list[ChangeEvent]) -> list[tuple[Any, ...]]:
 
 
 def test_each_event_is_in_the_log_once_whatever_was_lost_between_two_requests(log: Dataset) -> None:
-    log.target.check()
+    connector_of(log.target).check()
     events = events_of(20)
     log.deliver(events[:10], 1)
     log.deliver(events[:10], 1)  # an answer was lost: the ledger has the batch
@@ -106,7 +107,7 @@ def typed_event(number: int, extra: tuple[Column, ...] = ()) -> ChangeEvent:
 
 
 def test_values_of_each_type_are_read_back_and_nulls_stay_nulls(current: Dataset) -> None:
-    current.target.check()
+    connector_of(current.target).check()
     deletion = ChangeEvent(
         typed_event(2).source, Op.DELETE, 0, {"k": "é"}, None, None, Version(2), typed_event(2).schema
     )
@@ -127,12 +128,12 @@ def test_a_new_column_is_added_to_the_table(current: Dataset) -> None:
 
 def test_the_check_names_a_missing_dataset(emulator: BigQueryEmulator) -> None:
     with pytest.raises(BigQueryTargetError, match="bq mk"):
-        Dataset(emulator).target.check()
+        connector_of(Dataset(emulator).target).check()
 
 
 def test_a_service_that_does_not_answer_is_an_outage() -> None:
     target = BigQueryTarget("p", "d", endpoint="http://localhost:1", write_endpoint="localhost:1")
-    sender = target.open(skip_refused=False)
+    sender = connector_of(target).open(skip_refused=False)
     with pytest.raises(TargetUnavailableError):
         sender.send(Delivery("sink", "job", 0, 1, 1, 1), events_of(1))
     sender.close()

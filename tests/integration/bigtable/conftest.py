@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.bigtable import BigtableEmulator, Control
 from penstock.io.bigtable import ReadFromBigtableChangeStream
+from penstock_emulators.bigtable import BigtableEmulator, Control
 from tests.integration.bigtable.replay import Cells
 from tests.integration.emulators.bigtable.client import (
     Client,
@@ -21,7 +21,7 @@ from tests.integration.emulators.bigtable.client import (
     delete_row,
     set_cell,
 )
-from tests.writers import WriterThreads
+from tests.support.writers import WriterThreads
 
 PROJECT = INSTANCE = "penstock-test"
 SUM = {

@@ -11,8 +11,8 @@ from typing import Any
 from penstock.compat import UTC
 from penstock.io.bigtable import AddToCell, DeleteCells, DeleteFamily, MergeToCell, SetCell
 from tests.integration.bigtable.replay import Cells, apply
-from tests.oracle.kill import python
-from tests.oracle.lines import Line
+from tests.support.oracle.kill import python
+from tests.support.oracle.lines import Line
 
 
 def rfc3339(seconds: float) -> str:

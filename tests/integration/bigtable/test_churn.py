@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.bigtable import Fault
-from tests.epochs import Epochs
+from penstock_emulators.bigtable import Fault
 from tests.integration.bigtable.replay import (
     KINDS,
     assert_no_duplicates,
@@ -19,6 +18,7 @@ from tests.integration.bigtable.replay import (
     mutations_of,
     replayed,
 )
+from tests.support.epochs import Epochs
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow(seconds=10)]
 

@@ -18,8 +18,8 @@ from tests.integration.bigtable.files import (
     repeated,
     rfc3339,
 )
-from tests.oracle.kill import Run, session_members
-from tests.oracle.lines import Line, count_lines, read_lines
+from tests.support.oracle.kill import Run, session_members
+from tests.support.oracle.lines import Line, count_lines, read_lines
 
 pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow(seconds=40)]
 

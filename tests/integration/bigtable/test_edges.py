@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.bigtable import BigtableEmulator, Fault
 from penstock.errors import DecodeError, UnavailableError
 from penstock.io.bigtable import (
     DeleteFamily,
@@ -21,9 +20,10 @@ from penstock.io.bigtable import (
     UnknownMutation,
 )
 from penstock.io.change_streams.watermark import beam_watermark
-from tests.epochs import Epochs
+from penstock_emulators.bigtable import BigtableEmulator, Fault
 from tests.integration.emulators.bigtable.client import Mutation, delete_row, set_cell
-from tests.waiting import wait_until
+from tests.support.epochs import Epochs
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 SECOND = 1_000_000_000

@@ -27,10 +27,10 @@ from penstock.runner import PySparkRunner
 from tests.integration.bigtable.conftest import INSTANCE, PROJECT, Table, row_key
 from tests.integration.bigtable.files import cells_of, differences, rfc3339
 from tests.integration.bigtable.replay import Cells, apply
-from tests.oracle import kill
-from tests.oracle.kill import After, python
-from tests.oracle.lines import Line, read_lines
-from tests.schema_registry import SchemaRegistryServer
+from tests.support.oracle import kill
+from tests.support.oracle.kill import After, python
+from tests.support.oracle.lines import Line, read_lines
+from tests.support.schema_registry import SchemaRegistryServer
 
 pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow]
 SECONDS, SECONDS_A_KILL = 8.0, 13.0

@@ -19,9 +19,9 @@ from tests.integration.bigtable.files import (
     repeated,
     rfc3339,
 )
-from tests.oracle import kill
-from tests.oracle.kill import After
-from tests.oracle.lines import read_lines
+from tests.support.oracle import kill
+from tests.support.oracle.kill import After
+from tests.support.oracle.lines import read_lines
 
 pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow(seconds=50)]
 

@@ -30,7 +30,7 @@ from tests.integration.bigtable.replay import (
     replayed,
 )
 from tests.integration.emulators.bigtable.client import set_cell
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 SECOND = 1_000_000_000

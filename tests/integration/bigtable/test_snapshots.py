@@ -12,14 +12,14 @@ import pytest
 from penstock.event import Op
 from penstock.io.bigtable.events import EventConverter
 from penstock.io.bigtable.record import ChangeStreamMutation, MutationType
-from penstock.io.change_streams.snapshots.notifications import NotificationRecord
-from penstock.io.change_streams.snapshots.signal_folder import write_signal
-from tests.epochs import Epochs
+from penstock.io.change_streams.incremental.notifications import NotificationRecord
+from penstock.io.change_streams.incremental.signal_folder import write_signal
 from tests.integration.bigtable.conftest import Table
 from tests.integration.bigtable.replay import replayed
 from tests.integration.emulators.bigtable.client import delete_column, delete_family, delete_row, set_cell
-from tests.waiting import wait_until
-from tests.writers import WriterThreads
+from tests.support.epochs import Epochs
+from tests.support.waiting import wait_until
+from tests.support.writers import WriterThreads
 
 pytestmark = [pytest.mark.slow, pytest.mark.emulator]
 ROWS = 60

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.bigtable import BigtableEmulator
 from penstock.event import CellChange, ChangeEvent, Op, Source, Version
 from penstock.event.model import NO_COLUMNS
+from penstock.io.bigtable.sink.target import BigtableTarget
+from penstock.io.bigtable.sink.write import connector_of
 from penstock.io.bigtable.source import Connection
-from penstock.io.bigtable.write import BigtableTarget
 from penstock.io.staging.delivery import Delivery, Sent
+from penstock_emulators.bigtable import BigtableEmulator
 from tests.integration.emulators.bigtable.client import Client
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
@@ -34,7 +35,7 @@ class Target:
         self.target = BigtableTarget(P, P, name, Connection(emulator_host=emulator.host))
 
     def deliver(self, *events: ChangeEvent, **options: Any) -> Sent:
-        sender = self.target.open(skip_refused=options.get("skip_refused", False))
+        sender = connector_of(self.target).open(skip_refused=options.get("skip_refused", False))
         try:
             return sender.send(Delivery("s", "j", 0, 1, 1, 1), list(events))
         finally:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.simulated_spanner import SimulatedSpanner
-from penstock.emulators.spanner import SpannerEmulator
+from penstock_emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.spanner import SpannerEmulator
 
 PROJECT, INSTANCE, DATABASE, STREAM = "my-project", "main", "shop", "OrdersStream"
 DDL = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.bigtable import BigtableEmulator
+from penstock_emulators.bigtable import BigtableEmulator
 from tests.integration.cli.conftest import INSTANCE, PROJECT, Program
 from tests.integration.emulators.bigtable.client import Client, set_cell
 

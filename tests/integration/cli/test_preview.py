@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.emulators.postgres import PostgresServer
+from penstock_emulators.postgres import PostgresServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=20)]
 

@@ -9,13 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.emulators.postgres import PostgresServer
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
 from penstock.io.sql.target import SqlTarget
+from penstock.io.sql.write import connector_of
 from penstock.io.staging.delivery import Delivery
-from tests.integration.sinks.targets.databases import InTransaction
-from tests.oracle import kill
-from tests.oracle.kill import Later
+from penstock_emulators.postgres import PostgresServer
+from tests.support.oracle import kill
+from tests.support.oracle.kill import Later
+from tests.support.sinks.databases import InTransaction
 from tests.unit.cli.test_replay import SHOP, letter, refused
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
@@ -39,7 +40,7 @@ def test_a_replay_that_is_killed_inserts_each_row_and_replaces_no_newer_one(
     draw = campaign.random("replay")
     with PostgresServer.start() as server:
         newer = [change(Op.DELETE if key % 6 == 0 else Op.UPDATE, key, NEW) for key in range(0, ROWS, 2)]
-        sender = SqlTarget(server.dsn()).open(skip_refused=False)
+        sender = connector_of(SqlTarget(server.dsn())).open(skip_refused=False)
         sender.send(Delivery("main pipeline", "job", 0, 1, 1, 1), newer)
         sender.close()
         job = tmp_path / "job.yaml"

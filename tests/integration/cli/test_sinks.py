@@ -46,7 +46,7 @@ def run(start: Any, shop: Any, penstock: list[str], tmp_path: Path) -> Run:
 
 @pytest.mark.kafka
 def test_spanner_to_kafka(run: Run) -> None:
-    from penstock.emulators.kafka import KafkaBroker
+    from penstock_emulators.kafka import KafkaBroker
     from tests.integration.kafka.conftest import read_all
 
     with KafkaBroker.start() as broker:
@@ -60,7 +60,7 @@ def test_spanner_to_kafka(run: Run) -> None:
 def test_spanner_to_pubsub(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from google.cloud import pubsub_v1
 
-    from penstock.emulators.pubsub import PubSubEmulator
+    from penstock_emulators.pubsub import PubSubEmulator
 
     with PubSubEmulator.start() as emulator:
         monkeypatch.setenv("PUBSUB_EMULATOR_HOST", emulator.host)
@@ -79,9 +79,9 @@ def test_spanner_to_pubsub(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.bigquery
 def test_spanner_to_bigquery(run: Run) -> None:
-    from penstock.emulators.bigquery import BigQueryEmulator
     from penstock.io.bigquery.clients import rest_client
     from penstock.io.bigquery.target import BigQueryTarget
+    from penstock_emulators.bigquery import BigQueryEmulator
 
     with BigQueryEmulator.start() as emulator:
         addresses = {"endpoint": emulator.endpoint, "write_endpoint": emulator.write_endpoint}
@@ -106,7 +106,7 @@ def test_spanner_to_delta_in_an_object_store_with_a_secret_of_the_job_file(
     import duckdb
     from deltalake import DeltaTable
 
-    from tests.object_stores.servers import BUCKET, MOTO
+    from tests.support.object_stores.servers import BUCKET, MOTO
 
     with MOTO.start(tmp_path / "s3") as server:
         options = {

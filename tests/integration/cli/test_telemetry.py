@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.emulators.server_process import free_port
+from penstock_emulators.server_process import free_port
 from tests.integration.cli.otlp_receiver import OtlpReceiver
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.campaign]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.emulators.server_process import free_port
-from tests.conftest import ROOT
+from penstock_emulators.server_process import free_port
 
 pytestmark = pytest.mark.spark
 
+ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r'^```(?:sh|(?:python|sql) title="([\w.]+)")\n(.*?)^```', re.MULTILINE | re.DOTALL)
 
 

@@ -19,22 +19,22 @@ from pathlib import Path
 import pytest
 
 from penstock.object_stores import locate, store_at
-from tests.cluster.counting import PER_SECOND
-from tests.cluster.standalone import CORES, StandaloneCluster, can_hide
 from tests.conftest import CAMPAIGN
-from tests.matrix.__main__ import interpreter
-from tests.object_stores.bucket import Bucket, Watcher
-from tests.object_stores.faults import FaultProxy
-from tests.object_stores.servers import MOTO, VERSITYGW, RunningServer
-from tests.oracle.kill import POLL_SECONDS, Run
-from tests.oracle.lines import read_lines
-from tests.oracle.rules import counted
-from tests.waiting import PATIENCE_SECONDS
+from tests.support.cluster.counting import PER_SECOND
+from tests.support.cluster.standalone import CORES, StandaloneCluster, can_hide
+from tests.support.object_stores.bucket import Bucket, Watcher
+from tests.support.object_stores.faults import FaultProxy
+from tests.support.object_stores.servers import MOTO, VERSITYGW, RunningServer
+from tests.support.oracle.kill import POLL_SECONDS, Run
+from tests.support.oracle.lines import read_lines
+from tests.support.oracle.rules import counted
+from tests.support.waiting import PATIENCE_SECONDS
+from tools.matrix.__main__ import interpreter
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=45)]
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAM = ROOT / "tests" / "cluster" / "counting.py"
+PROGRAM = ROOT / "tests" / "support" / "cluster" / "counting.py"
 KEYS = 2
 MOMENTS = {
     "while state is sealed": ("put", "/checkpoint/state/", 3),

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.files.counting import PER_SECOND
-from tests.oracle.kill import After, FileAppears, Later, Moment, campaign, python
-from tests.oracle.lines import Line, read_lines
-from tests.oracle.rules import counted
-from tests.oracle.watch import Consumer
+from tests.support.oracle.kill import After, FileAppears, Later, Moment, campaign, python
+from tests.support.oracle.lines import Line, read_lines
+from tests.support.oracle.rules import counted
+from tests.support.oracle.watch import Consumer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=50)]
 

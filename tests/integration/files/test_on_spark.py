@@ -12,9 +12,9 @@ import pytest
 from penstock.io.files import WriteToJsonLines
 from penstock.runner import PySparkRunner
 from tests.integration.files.counting import count_fn
-from tests.oracle.lines import read_lines
-from tests.oracle.rules import counted
-from tests.waiting import wait_until
+from tests.support.oracle.lines import read_lines
+from tests.support.oracle.rules import counted
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.integration.files.test_kills import SECONDS, Folders
-from tests.oracle.kill import POLL_SECONDS, FileAppears, Moment, Run
-from tests.oracle.watch import Consumer
+from tests.support.oracle.kill import POLL_SECONDS, FileAppears, Moment, Run
+from tests.support.oracle.watch import Consumer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]
 

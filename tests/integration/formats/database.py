@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from penstock.compat import UTC
-from tests.oracle.replay import read_table, read_types
+from tests.support.oracle.replay import read_table, read_types
 
 PROJECT = INSTANCE = "penstock-test"
 TABLES = ("Things", "Others")

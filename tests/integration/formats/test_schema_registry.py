@@ -23,7 +23,7 @@ from penstock.transforms.formats.schema_registry import (
     SchemaRegistry,
     SchemaRegistryError,
 )
-from tests.schema_registry import SchemaRegistryServer
+from tests.support.schema_registry import SchemaRegistryServer
 from tests.unit.formats.events import event_of, schema_of
 
 CONVERTERS = [AvroConverter, ProtobufConverter]

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from penstock.compat import UTC
-from penstock.emulators.simulated_spanner import SimulatedSpanner
-from penstock.emulators.spanner import SpannerEmulator
+from penstock_emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.spanner import SpannerEmulator
 from tests.integration.formats import consumers
 from tests.integration.formats.database import INSTANCE, PROJECT, TABLES, Database
-from tests.oracle import kill
-from tests.oracle.kill import After, python
-from tests.oracle.lines import read_lines
+from tests.support.oracle import kill
+from tests.support.oracle.kill import After, python
+from tests.support.oracle.lines import read_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=20)]
 

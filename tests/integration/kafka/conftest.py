@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
-from penstock.attempt import Driver
-from penstock.emulators.kafka import KafkaBroker
+from penstock.attempt import DriverToken
 from penstock.event import ChangeEvent
 from penstock.io.kafka.target import KafkaTarget
-from penstock.io.staging.delivery import Delivery, Sent, TargetUnavailableError
+from penstock.io.kafka.write import connector_of
+from penstock.io.staging.delivery import Delivery, Sender, Sent, TargetUnavailableError
 from penstock.transforms.formats.debezium import DebeziumFormat
+from penstock_emulators.kafka import KafkaBroker
 
 _NUMBERS = itertools.count()
 _TRIES = 10
@@ -37,8 +38,11 @@ class Target:
         self.target = KafkaTarget(broker.address, **given)
         self.epoch = 0
 
+    def open(self, *, skip_refused: bool = False) -> Sender:
+        return connector_of(self.target).open(skip_refused=skip_refused)
+
     def delivery(self, epoch: int, generation: int = 1, token: str = "a") -> Delivery:
-        return Delivery("sink", self.server, 0, 1, generation, epoch, (Driver(generation, token),))
+        return Delivery("sink", self.server, 0, 1, generation, epoch, (DriverToken(generation, token),))
 
     def deliver(self, events: list[ChangeEvent], *, epoch: int | None = None, **options: Any) -> Sent:
         """Send a batch as the next epoch, or as the given one."""
@@ -47,7 +51,7 @@ class Target:
         delivery = self.delivery(self.epoch, generation)
         skip_refused = options.pop("skip_refused", False)
         for left in reversed(range(_TRIES)):
-            sender = self.target.open(skip_refused=skip_refused)
+            sender = self.open(skip_refused=skip_refused)
             try:
                 return sender.send(delivery, events)
             except TargetUnavailableError:

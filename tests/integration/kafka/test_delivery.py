@@ -10,7 +10,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock.emulators.kafka import KafkaBroker
 from penstock.event import ChangeEvent, Op
 from penstock.io.kafka import sender as sender_module
 from penstock.io.kafka.errors import KafkaTargetError
@@ -22,8 +21,9 @@ from penstock.io.staging.delivery import (
     Sent,
     TargetUnavailableError,
 )
-from tests.changing_table import changed_table
+from penstock_emulators.kafka import KafkaBroker
 from tests.integration.kafka.conftest import Target, header
+from tests.support.changing_table import changed_table
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow(seconds=15)]
 
@@ -69,7 +69,7 @@ def test_records_of_a_key_are_in_one_partition_in_commit_order(target: Target) -
 
 def test_transaction_of_a_process_that_died_is_not_seen(target: Target) -> None:
     (batch, *_) = batches(events(3))
-    dying = target.target.open(skip_refused=False)
+    dying = target.open()
     writer = dying._writer(target.delivery(1).writer)
     records = dying._records(batch, sender_module._Attempt())
     writer.producer.begin_transaction()
@@ -98,9 +98,9 @@ def test_records_are_not_committed_without_their_entry_in_the_ledger(
 def test_driver_that_wakes_up_in_the_middle_of_its_transaction_commits_nothing(target: Target) -> None:
     first, second, *_ = batches(events(4))
     target.deliver(first)
-    zombie = target.target.open(skip_refused=False)
+    zombie = target.open()
     writer = zombie._writer(target.delivery(2).writer)
-    ready = target.target.open(skip_refused=False)
+    ready = target.open()
     ready.send(target.delivery(2, generation=2), second)
     # It still believes what it read from the ledger before the other driver took over.
     assert writer.entry is not None
@@ -113,10 +113,10 @@ def test_driver_that_wakes_up_in_the_middle_of_its_transaction_commits_nothing(t
 
 def test_driver_that_starts_again_after_a_newer_one_sends_nothing_and_delays_it_only(target: Target) -> None:
     first, second, third, *_ = batches(events(5))
-    good = target.target.open(skip_refused=False)
+    good = target.open()
     good.send(target.delivery(1, 1), first)
     good.send(target.delivery(3, 2), second)
-    zombie = target.target.open(skip_refused=False)
+    zombie = target.open()
     for epoch in (1, 4):
         with pytest.raises(LedgerConflictError):
             zombie.send(target.delivery(epoch, 1), third)

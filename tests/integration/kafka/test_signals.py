@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from penstock.emulators.kafka import KafkaBroker
-from penstock.io.change_streams.snapshots.channels import KafkaChannel
-from penstock.io.change_streams.snapshots.progress import SnapshotProgress
-from penstock.io.change_streams.snapshots.signals import ExecuteSnapshot
-from tests.waiting import wait_until
+from penstock.io.change_streams.incremental.channels import KafkaChannel
+from penstock.io.change_streams.incremental.progress import SnapshotProgress
+from penstock.io.change_streams.incremental.signals import ExecuteSnapshot
+from penstock_emulators.kafka import KafkaBroker
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.kafka import KafkaBroker
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_transaction import placed_events
+from penstock_emulators.kafka import KafkaBroker
 from tests.golden.postgres.test_debezium import OPTIONS, tables, theirs, transactions
 from tests.integration.kafka.conftest import Target, header, read_all
 

@@ -26,8 +26,8 @@ from penstock.runner.protocol import CheckpointError, Coordinator, EpochState, R
 from penstock.runner.store import Checkpoint, StateStore
 from penstock.runner.store.runs import RunCache
 from tests.conftest import CAMPAIGN
-from tests.object_stores.faults import BUSY_AFTER, DROP_AFTER, FaultProxy
-from tests.object_stores.servers import AZURITE, BUCKET, GCS, MOTO, S3RVER, VERSITYGW, RunningServer
+from tests.support.object_stores.faults import BUSY_AFTER, DROP_AFTER, FaultProxy
+from tests.support.object_stores.servers import AZURITE, BUCKET, GCS, MOTO, S3RVER, VERSITYGW, RunningServer
 
 pytestmark = pytest.mark.slow
 

@@ -15,12 +15,12 @@ import pytest
 from benchmarks.demo import bank
 from benchmarks.demo.writers import connect
 from penstock.compat import UTC
-from penstock.emulators.spanner import SpannerEmulator
-from tests.oracle.change import Change, changes_of
-from tests.oracle.lines import Line
-from tests.oracle.replay import differences, read_table, read_types, replay
-from tests.oracle.rules import nothing_doubled, transactions_whole
-from tests.oracle.stream import Stream, as_content, read_stream, strays
+from penstock_emulators.spanner import SpannerEmulator
+from tests.support.oracle.change import Change, changes_of
+from tests.support.oracle.lines import Line
+from tests.support.oracle.replay import differences, read_table, read_types, replay
+from tests.support.oracle.rules import nothing_doubled, transactions_whole
+from tests.support.oracle.stream import Stream, as_content, read_stream, strays
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 

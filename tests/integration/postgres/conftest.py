@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.emulators.postgres import PostgresServer, installed_servers
 from penstock.io.postgres import ReadFromPostgresChangeStream
+from penstock_emulators.postgres import PostgresServer, installed_servers
 from tests.conftest import CAMPAIGN
-from tests.epochs import Epochs
-from tests.waiting import wait_until
+from tests.support.epochs import Epochs
+from tests.support.waiting import wait_until
 
 VERSIONS = sorted(installed_servers()) if CAMPAIGN else [max(installed_servers(), default=18)]
 _NUMBERS = itertools.count()

@@ -11,18 +11,18 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from penstock.emulators.postgres import PostgresServer
 from penstock.io.postgres.catalog import RELATION, TYPES
 from penstock.io.postgres.text_values import SESSION_SETTINGS
+from penstock_emulators.postgres import PostgresServer
 from tests.integration.postgres.debezium_history import CHANGES, SETUP
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 VERSION = "3.6.3.Final"
 PROJECT = Path(__file__).parent / "debezium"
@@ -69,7 +69,7 @@ def running_engines(server: PostgresServer, database: str) -> Iterator[dict[str,
     """Run one connector for each configuration. Yield the files that they write: a record in each line of JSON."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-debezium-"))
     try:
-        class_path = _built(folder)
+        class_path = compile_engine(folder)
         outputs = {name: folder / f"{name}.jsonl" for name in CONFIGURATIONS}
         files = [_properties(folder, server, database, name) for name in CONFIGURATIONS]
         with (folder / "engine.log").open("wb") as log:
@@ -89,7 +89,7 @@ def running_engines(server: PostgresServer, database: str) -> Iterator[dict[str,
         shutil.rmtree(folder)
 
 
-def _built(folder: Path) -> str:
+def compile_engine(folder: Path) -> str:
     """Compile the engine's program in a folder and return the class path."""
     project = shutil.copytree(PROJECT, folder / "project")
     path = folder / "class-path"
@@ -100,11 +100,24 @@ def _built(folder: Path) -> str:
 
 def _properties(folder: Path, server: PostgresServer, database: str, name: str) -> str:
     settings = {
+        **connector_settings(server, database, name, "changes"),
+        "snapshot.mode": "initial",
+        # The connector stops at records that it cannot make. The history has some.
+        "event.processing.failure.handling.mode": "skip",
+        "penstock.output": str(folder / f"{name}.jsonl"),
+        **CONFIGURATIONS[name],
+    }
+    return write_properties(folder / f"{name}.properties", settings)
+
+
+def connector_settings(server: PostgresServer, database: str, name: str, publication: str) -> dict[str, str]:
+    """Return what every connector needs. `name` is that of its slot, and the first part of its topics."""
+    return {
         "name": name,
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "plugin.name": "pgoutput",
         "slot.name": name,
-        "publication.name": "changes",
+        "publication.name": publication,
         "publication.autocreate.mode": "disabled",
         "database.hostname": "127.0.0.1",
         "database.port": str(server.port),
@@ -112,18 +125,16 @@ def _properties(folder: Path, server: PostgresServer, database: str, name: str) 
         "database.password": "none",
         "database.dbname": database,
         "topic.prefix": name,
-        "snapshot.mode": "initial",
-        # The connector stops at records that it cannot make. The history has some.
-        "event.processing.failure.handling.mode": "skip",
         "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
         "key.converter.schemas.enable": "true",
         "value.converter.schemas.enable": "true",
         "header.converter.schemas.enable": "true",
         "poll.interval.ms": "20",
-        "penstock.output": str(folder / f"{name}.jsonl"),
-        **CONFIGURATIONS[name],
     }
-    path = folder / f"{name}.properties"
+
+
+def write_properties(path: Path, settings: Mapping[str, str]) -> str:
+    """Write a file of Java properties; return its path."""
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     return str(path)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.emulators.postgres import find_programs
+from penstock_emulators.postgres import find_programs
 from tests.golden.postgres import history, record, test_debezium
 from tests.integration.postgres.conftest import VERSIONS
 from tests.integration.postgres.debezium_engine import VERSION, record_history

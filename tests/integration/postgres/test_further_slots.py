@@ -7,8 +7,8 @@ import pytest
 from penstock.errors import PositionLostError, SetupError
 from penstock.io.postgres import parse_lsn
 from penstock.io.postgres.record import ChangeKind
-from tests.epochs import Epochs
-from tests.waiting import wait_until
+from tests.support.epochs import Epochs
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,9 @@ def test_slots_are_partitions_of_one_read_and_each_is_acknowledged_behind_its_ch
         database.execute(f"begin; insert into a values ({number}); insert into b values ({number}); commit")
         database.execute(f"insert into c values ({number})")
         epochs.run(0.3, crash=number % 3 == 1)
-        committed = {slot: at.at[0] for part, _ in epochs.residuals for slot, at in part.positions.items()}
+        committed = {
+            slot: at.position[0] for part, _ in epochs.residuals for slot, at in part.positions.items()
+        }
         acknowledged = confirmed(database)
         assert all(acknowledged[slot] <= lsn for slot, lsn in committed.items()), (
             "the server may drop too much"
@@ -68,7 +70,7 @@ def test_an_initial_snapshot_of_several_slots_reads_the_tables_of_each_before_th
     reading = database.source(**options, snapshot="initial", chunk_rows=2)
     epochs = Epochs(reading, parts=2)
     number = 0
-    while any(at.at[4].snapshots for part, _ in epochs.residuals for at in part.positions.values()):
+    while any(at.position[4].snapshots for part, _ in epochs.residuals for at in part.positions.values()):
         # The first epoch takes the snapshots. Then rows change that are read already, and others.
         epochs.run(0.1, steps=1, crash=number in (1, 4))
         changes = (f"update {name} set n = n + 1 where id % 5 = {number % 5}" for name in "ab")

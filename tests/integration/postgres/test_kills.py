@@ -16,14 +16,14 @@ import psycopg
 import pytest
 
 from penstock.compat import UTC
-from penstock.emulators.postgres import PostgresServer
 from penstock.io.postgres import parse_lsn
+from penstock_emulators.postgres import PostgresServer
 from tests.integration.postgres.conftest import VERSIONS, Database
 from tests.integration.postgres.workload import CREATE, Writers
-from tests.oracle import kill
-from tests.oracle.kill import After, python
-from tests.oracle.lines import Line, read_lines
-from tests.waiting import wait_until
+from tests.support.oracle import kill
+from tests.support.oracle.kill import After, python
+from tests.support.oracle.lines import Line, read_lines
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=20)]
 

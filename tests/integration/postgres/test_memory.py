@@ -14,8 +14,8 @@ import pytest
 
 from tests.integration.postgres.conftest import VERSIONS, Database
 from tests.integration.postgres.test_kills import command, command_of
-from tests.oracle import kill
-from tests.oracle.lines import read_lines
+from tests.support.oracle import kill
+from tests.support.oracle.lines import read_lines
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,7 +39,7 @@ WAYS: dict[str, dict[str, str]] = {
 READ = """
 import json, resource, sys
 from penstock.io.postgres import ReadFromPostgresChangeStream
-from tests.epochs import Epochs
+from tests.support.epochs import Epochs
 
 class Checked(list):
     # Records are checked and dropped, as a sink drops them after each bundle.

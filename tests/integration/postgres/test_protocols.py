@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.epochs import Epochs
+from tests.support.epochs import Epochs
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from penstock.cli.commands import cli
 from penstock.errors import PositionLostError, SetupError, SeveralProblemsError, UnavailableError
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.postgres.client import Client
-from tests.epochs import Epochs
+from tests.support.epochs import Epochs
 
 pytestmark = pytest.mark.slow
 
@@ -140,7 +140,7 @@ def test_the_position_of_another_cluster_is_refused(database):
     epochs = Epochs(database.source())
     ((frontier, state),) = epochs.residuals
     position = frontier.positions[database.slot]
-    other = position._replace(at=[position.at[0], 0, "7000000000000000000"])
+    other = position._replace(position=[position.position[0], 0, "7000000000000000000"])
     epochs.residuals = [(replace(frontier, positions={database.slot: other}), state)]
     with pytest.raises(PositionLostError, match="another database cluster"):
         for _ in range(40):

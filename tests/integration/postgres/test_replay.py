@@ -7,11 +7,11 @@ import time
 import psycopg
 import pytest
 
-from penstock.emulators.postgres import PostgresServer
+from penstock_emulators.postgres import PostgresServer
 from tests.conftest import CAMPAIGN
-from tests.epochs import Epochs
 from tests.integration.postgres.conftest import VERSIONS, Database
 from tests.integration.postgres.workload import CREATE, Replay, Writers, contents
+from tests.support.epochs import Epochs
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ def test_the_server_may_drop_its_log_only_up_to_a_committed_position(database):
         ((position, _),) = epochs.residuals
         epochs.run(0.2, crash=number % 2 == 0)
         ((confirmed,),) = database.rows(slot)
-        assert before <= confirmed <= position.positions[database.slot].at[0]
+        assert before <= confirmed <= position.positions[database.slot].position[0]
     assert [record.new for record in epochs.committed] == [(str(n),) for n in range(8)]
     deadline = time.monotonic() + 20
     while database.rows(slot)[0][0] <= before:
@@ -94,7 +94,7 @@ def test_the_slot_of_an_idle_table_advances_beside_a_busy_one(database):
     now = database.clock()
     epochs.run_until(now)
     ((last, _),) = epochs.residuals
-    assert last.positions[database.slot].at[0] > first.positions[database.slot].at[0] + 100_000
+    assert last.positions[database.slot].position[0] > first.positions[database.slot].position[0] + 100_000
     assert epochs.committed == []
 
 
@@ -108,7 +108,7 @@ def test_another_worker_takes_the_slot_of_a_parked_reader_at_once(database):
     pools = [fn.open_pool(source.stream) for _ in range(2)]
     database.execute("insert into t values (1)")
     for pool in (pools[0], pools[1], pools[0]):
-        with pool.checkout(frontier) as prefetcher:
+        with pool.prefetching(frontier) as prefetcher:
             prefetcher.serve(frontier)
             began, batch = time.monotonic(), None
             while batch is None:
@@ -116,5 +116,5 @@ def test_another_worker_takes_the_slot_of_a_parked_reader_at_once(database):
                 batch = prefetcher.take(0.1)
     for pool in pools:
         pool._idle_seconds = 0
-        with pool.checkout(frontier) as prefetcher:
+        with pool.prefetching(frontier) as prefetcher:
             prefetcher.serve(frontier)

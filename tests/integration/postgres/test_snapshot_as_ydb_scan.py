@@ -15,10 +15,10 @@ import pytest
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.record import ChangeKind
 from penstock.transforms.formats.ydb import YdbFormat
-from tests.epochs import Epochs
 from tests.integration.postgres.conftest import Database
 from tests.integration.postgres.test_snapshots import SIGNALS, Snapshots, contents
-from tests.waiting import wait_until
+from tests.support.epochs import Epochs
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 ROWS, KEYLESS = 30, 12
@@ -140,7 +140,7 @@ def test_the_server_releases_the_snapshot_when_its_rows_are_in_a_checkpoint(orig
 
 @pytest.mark.campaign
 def test_a_paused_initial_snapshot_does_not_hold_changes_back(original, tmp_path):
-    from penstock.io.change_streams.snapshots.signal_folder import write_signal
+    from penstock.io.change_streams.incremental.signal_folder import write_signal
 
     options = {"signal_table": None, "signal_folder": str(tmp_path)}
     write_signal(tmp_path, "pause", "pause-snapshot", {}, 1)

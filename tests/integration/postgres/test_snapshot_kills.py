@@ -18,15 +18,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.emulators.postgres import PostgresServer
-from penstock.io.change_streams.snapshots.signal_folder import write_signal
+from penstock.io.change_streams.incremental.signal_folder import write_signal
 from penstock.io.postgres import parse_lsn
+from penstock_emulators.postgres import PostgresServer
 from tests.integration.postgres.conftest import VERSIONS, Database
 from tests.integration.postgres.test_kills import kill_python_worker
-from tests.oracle import kill
-from tests.oracle.kill import python
-from tests.oracle.lines import Line, read_lines
-from tests.waiting import wait_until
+from tests.support.oracle import kill
+from tests.support.oracle.kill import python
+from tests.support.oracle.lines import Line, read_lines
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=30)]
 

@@ -9,14 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.io.change_streams.snapshots.notifications import NotificationRecord
+from penstock.io.change_streams.incremental.notifications import NotificationRecord
 from penstock.io.postgres.coder import LogRecordCoder
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.record import ChangeKind
 from penstock.transforms.formats.debezium import DebeziumFormat
-from tests.epochs import Epochs
 from tests.integration.postgres.conftest import Database
-from tests.waiting import wait_until
+from tests.support.epochs import Epochs
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ class Snapshots:
     @property
     def progress(self) -> Any:
         ((frontier, _),) = self.epochs.residuals
-        return frontier.positions[self.database.slot].at[4]
+        return frontier.positions[self.database.slot].position[4]
 
     @property
     def records(self) -> list[Any]:
@@ -547,7 +547,7 @@ def test_a_new_snapshot_replaces_changes_that_were_lost(filled):
 
 
 def test_signals_come_from_a_file_and_a_folder_once(filled, tmp_path):
-    from penstock.io.change_streams.snapshots.signal_folder import write_signal
+    from penstock.io.change_streams.incremental.signal_folder import write_signal
 
     file = tmp_path / "signals.jsonl"
     # Each epoch begins with new threads, as after a restart.

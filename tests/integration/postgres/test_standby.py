@@ -9,13 +9,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.emulators.postgres import PostgresServer, installed_servers
 from penstock.errors import SetupError
 from penstock.io.postgres import ReadFromPostgresChangeStream
+from penstock_emulators.postgres import PostgresServer, installed_servers
 from tests.conftest import CAMPAIGN
-from tests.epochs import Epochs
 from tests.integration.postgres.conftest import Database
-from tests.waiting import wait_until
+from tests.support.epochs import Epochs
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.emulators.postgres import PostgresServer, _as_ordinary_user, find_programs
+from penstock_emulators.postgres import PostgresServer, _as_ordinary_user, find_programs
 from tests.integration.postgres.conftest import VERSIONS, Database
 from tests.integration.postgres.test_snapshots import SIGNALS, Snapshots, contents, signal
 

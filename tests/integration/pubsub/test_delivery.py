@@ -10,14 +10,15 @@ import msgspec
 import pytest
 from google.cloud import pubsub_v1
 
-from penstock.emulators.pubsub import PubSubEmulator
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, TableSchema
 from penstock.io.pubsub import sender
-from penstock.io.pubsub.sender import PubSubTargetError
+from penstock.io.pubsub.errors import PubSubTargetError
 from penstock.io.pubsub.target import PubSubTarget
+from penstock.io.pubsub.write import connector_of
 from penstock.io.staging.delivery import Delivery, RefusalError, Sent, TargetUnavailableError
 from penstock.transforms.formats.debezium import DebeziumFormat
-from tests.changing_table import SCHEMA, changed_table
+from penstock_emulators.pubsub import PubSubEmulator
+from tests.support.changing_table import SCHEMA, changed_table
 
 pytestmark = [pytest.mark.pubsub, pytest.mark.slow]
 
@@ -50,7 +51,7 @@ class Topic:
         self.subscriber.create_subscription(request=settings)
 
     def deliver(self, events: list[ChangeEvent], *, skip_refused: bool = False) -> Sent:
-        open_sender = self.target.open(skip_refused=skip_refused)
+        open_sender = connector_of(self.target).open(skip_refused=skip_refused)
         try:
             return open_sender.send(Delivery("sink", "job", 0, 1, 1, 1), events)
         finally:
@@ -121,8 +122,8 @@ def test_large_message_is_refused_and_the_others_are_published(topic: Topic) -> 
 
 def test_missing_topic_is_an_error_unless_topics_are_created(emulator: PubSubEmulator) -> None:
     with pytest.raises(PubSubTargetError, match="create_topics=True"):
-        Topic().target.check()
-    Topic(create_topics=True).target.check()
+        connector_of(Topic().target).check()
+    connector_of(Topic(create_topics=True).target).check()
 
 
 @pytest.mark.parametrize("ordering", [True, False])

@@ -18,7 +18,7 @@ from penstock.runner import PySparkRunner
 from penstock.runner.spark.jvm import SparkJvm
 from penstock.runner.spark.session import context_of
 from tests.integration.runner.sources import AppendFn, CountFn
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.integration.runner.programs import stateful as program
-from tests.oracle.kill import FileAppears, Later, Moment, campaign, python
-from tests.oracle.lines import Line, read_lines
+from tests.support.oracle.kill import FileAppears, Later, Moment, campaign, python
+from tests.support.oracle.lines import Line, read_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]
 

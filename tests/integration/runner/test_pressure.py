@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.oracle.kill import python
-from tests.oracle.memory import measure
+from tests.support.oracle.kill import python
+from tests.support.oracle.memory import measure
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.campaign]
 

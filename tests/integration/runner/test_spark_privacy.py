@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.emulators.server_process import free_port
-from tests.waiting import wait_until
+from penstock_emulators.server_process import free_port
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=10)]
 

@@ -20,9 +20,9 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from tests.integration.sinks.source import PER_SECOND
-from tests.integration.sinks.targets import TargetUnderTest
-from tests.oracle.kill import POLL_SECONDS, After, FileAppears, Later, Moment, Run, session_members
+from tests.support.oracle.kill import POLL_SECONDS, After, FileAppears, Later, Moment, Run, session_members
+from tests.support.sinks import TargetUnderTest
+from tests.support.sinks.source import PER_SECOND
 
 ALL, DRIVER, EXECUTOR, WORKER = "all processes", "driver", "executor", "worker"
 ZOMBIE, OUTAGE = "zombie", "outage"

@@ -3,7 +3,7 @@
     python -m tests.integration.sinks.program CONFIGURATION
 
 The configuration is a JSON file: `checkpoint`, `hooks`, `refused` (folders), `master`, and `sinks`: for each name of
-`tests.integration.sinks.targets` the arguments of its `write`.
+`tests.support.sinks` the arguments of its `write`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from penstock.event import ChangeEvent
-from penstock.io.files import WriteToJsonLines
 from penstock.runner import PySparkRunner
 from tests.integration.files.counting import ENDLESS, Count
-from tests.integration.sinks.source import PER_SECOND, WRITERS, event_seconds, events_of
-from tests.integration.sinks.targets import TARGETS
+from tests.support.sinks import TARGETS
+from tests.support.sinks.refused import write_refused
+from tests.support.sinks.source import PER_SECOND, WRITERS, event_seconds, events_of
 
 
 def writer_fn(hooks: str) -> beam.DoFn:
@@ -83,13 +83,6 @@ class ProgressFn(beam.DoFn):
         self._highest = {}
 
 
-def refused_line(refused: Any) -> dict[str, Any]:
-    """Return what the error output of a sink is compared by."""
-    event = refused.event
-    name = event.key.get("owner") or event.key["row_key"].decode().partition("/")[0]
-    return {"owner": name, "order": event.version.order, "reason": refused.reason[:100]}
-
-
 def main(path: str) -> int:
     """Run to the end; 0 if the pipeline is DONE."""
     given = json.loads(Path(path).read_text())
@@ -103,13 +96,7 @@ def main(path: str) -> int:
         | "Events" >> beam.FlatMap(events_of).with_output_types(ChangeEvent)
     )
     for name, options in given["sinks"].items():
-        for label, refused in TARGETS[name].write(events, **options).items():
-            _ = (
-                refused
-                | f"Lines of {label}" >> beam.Map(refused_line).with_output_types(dict[str, Any])
-                | f"Refused by {label}"
-                >> WriteToJsonLines(f"{given['refused']}/{label}", table="refused", roll_seconds=0)
-            )
+        write_refused(TARGETS[name].write(events, **options), given["refused"])
     return 0 if pipeline.run().wait_until_finish() == "DONE" else 1
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.event import Op
 from penstock.io.spark import WriteToSpark
-from tests.integration.sinks.spark_examples import EVENTS, SCHEMA, FailsOnce, example, run
+from tests.support.sinks.spark_examples import EVENTS, SCHEMA, FailsOnce, example, run
 from tests.unit.formats.events import event_of
 
 DELETED = 3

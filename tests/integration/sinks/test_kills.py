@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from tests.integration.sinks.disturbances import ALL, DRIVER, EXECUTOR, WORKER, Disturbed, schedule
-from tests.integration.sinks.source import BAD_NUMBER, BAD_OWNER, BAD_WRITER, Truth, number_at
-from tests.integration.sinks.targets import TARGETS, TargetUnderTest
-from tests.oracle.kill import python
-from tests.oracle.lines import read_lines
+from tests.support.oracle.kill import python
+from tests.support.sinks import TARGETS, TargetUnderTest
+from tests.support.sinks.refused import refusal_faults
+from tests.support.sinks.source import Truth
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
 
@@ -65,6 +65,7 @@ def test_target_equals_the_source_after_kills_zombies_outages_and_a_refused_row(
             targets.append(TARGETS[name](tmp_path / name, hooks))
             servers.callback(targets[-1].stop)
             targets[-1].start()
+            targets[-1].create("shop")
         names = dict(zip(sinks.split(","), targets, strict=True))
         master = "local-cluster[1,2,1024]" if campaign.full else "local[2,4]"
         configuration = tmp_path / "configuration.json"
@@ -88,7 +89,7 @@ def test_target_equals_the_source_after_kills_zombies_outages_and_a_refused_row(
             for each in disturbances:
                 run.perform(each)
             truth = Truth(run.end(campaign.size(0, NUMBERS)))
-        faults = refusal_faults(refused)
+        faults = refusal_faults(refused, [label for target in targets for label in target.error_outputs])
         for name, target in names.items():
             found = target.faults(truth)
             faults += found
@@ -105,15 +106,3 @@ def test_target_equals_the_source_after_kills_zombies_outages_and_a_refused_row(
                     **target.figures(),
                 )
     assert faults == []
-
-
-def refusal_faults(folder: Path) -> list[str]:
-    """Return one sentence for each error output that does not have the refused row exactly once."""
-    faults = []
-    outputs = sorted(folder.iterdir())
-    for output in outputs:
-        lines = [line.content for line in read_lines(output)]
-        places = [(line["owner"], number_at(line["order"])) for line in lines]
-        if places != [(BAD_OWNER, BAD_NUMBER)]:
-            faults.append(f"the error output of {output.name} has {lines}")
-    return faults if outputs else [f"no error output has the row of {BAD_WRITER}"]

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 
 from penstock.errors import UsageError
 from penstock.io.spark import WriteToSpark
-from tests.integration.sinks.spark_examples import FailsOnce, example, run
+from tests.support.sinks.spark_examples import FailsOnce, example, run
 
 pytestmark = pytest.mark.spark
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.simulated_spanner import SimulatedSpanner
-from penstock.emulators.spanner import SpannerEmulator
 from penstock.io.spanner import ReadFromSpannerChangeStream
-from tests.epochs import Epochs
-from tests.writers import WriterThreads
+from penstock_emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.spanner import SpannerEmulator
+from tests.support.epochs import Epochs
+from tests.support.writers import WriterThreads
 
 PROJECT, INSTANCE = "penstock-test", "penstock-test"
 GOOGLESQL, POSTGRESQL = "GOOGLE_STANDARD_SQL", "POSTGRESQL"

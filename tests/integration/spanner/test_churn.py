@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from penstock.io.spanner import DataChangeRecord
-from tests.epochs import Epochs
 from tests.integration.spanner.conftest import GOOGLESQL, POSTGRESQL
-from tests.waiting import wait_until
+from tests.support.epochs import Epochs
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.emulator
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.spanner import SpannerEmulator
 from penstock.errors import UnavailableError
 from penstock.io.change_streams.watermark import beam_watermark
 from penstock.io.spanner import PositionLostError, SetupError
@@ -18,6 +17,7 @@ from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.position import Position
 from penstock.io.spanner.query import ROOT, change_stream_query
+from penstock_emulators.spanner import SpannerEmulator
 from tests.integration.spanner.conftest import POSTGRESQL, nanoseconds_of
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
@@ -108,7 +108,7 @@ def test_start_exactly_at_the_moment_of_a_split_or_merge(database: Any, epochs: 
     def children(token: str, since: int, until: int) -> list[Any]:
         query = change_stream_query("READ_Changes", token, since, until, 1000)
         decoder = Decoder()
-        rows = [row for message in spanner.ask(query, "test", 5) for row in decoder.feed(message)]
+        rows = [row for message in spanner.open(query, "test", 5) for row in decoder.feed(message)]
         return [row for row in rows if hasattr(row, "child_partitions")]
 
     first = children(ROOT, start, start)[0].child_partitions[0].token

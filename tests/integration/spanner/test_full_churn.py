@@ -22,14 +22,14 @@ from penstock.pipelines.spanner_to_files import spanner_to_files
 from tests.conftest import CAMPAIGN
 from tests.integration.formats.database import COLUMNS, value_of
 from tests.integration.spanner.conftest import GOOGLESQL, INSTANCE, POSTGRESQL, PROJECT, nanoseconds_of
-from tests.oracle.change import Change, changes_of
-from tests.oracle.kill import Run, python
-from tests.oracle.lines import read_lines
-from tests.oracle.replay import differences, read_table, replay
-from tests.oracle.rules import broken_rules
-from tests.oracle.watermarks import broken_watermarks, staged_files
-from tests.watermark_observer import WatermarkObserver
-from tests.writers import WriterThreads
+from tests.support.oracle.change import Change, changes_of
+from tests.support.oracle.kill import Run, python
+from tests.support.oracle.lines import read_lines
+from tests.support.oracle.replay import differences, read_table, replay
+from tests.support.oracle.rules import broken_rules
+from tests.support.oracle.watermarks import broken_watermarks, staged_files
+from tests.support.watermark_observer import WatermarkObserver
+from tests.support.writers import WriterThreads
 
 pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock.io.change_streams.snapshots.notifications import NotificationRecord
-from penstock.io.change_streams.snapshots.signal_folder import write_signal
+from penstock.io.change_streams.incremental.notifications import NotificationRecord
+from penstock.io.change_streams.incremental.signal_folder import write_signal
 from penstock.io.spanner import DataChangeRecord
-from tests.epochs import Epochs
 from tests.integration.spanner.conftest import DDL, nanoseconds_of, on_both_services
 from tests.integration.spanner.test_snapshot import insert
-from tests.waiting import wait_until
+from tests.support.epochs import Epochs
+from tests.support.waiting import wait_until
 
 pytestmark = on_both_services
 

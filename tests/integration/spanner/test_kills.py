@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.compat import UTC
-from penstock.emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.simulated_spanner import SimulatedSpanner
 from tests.integration.spanner.conftest import (
     GOOGLESQL,
     INSTANCE,
@@ -22,12 +22,12 @@ from tests.integration.spanner.conftest import (
     TABLES,
     on_both_services,
 )
-from tests.oracle import kill
-from tests.oracle.change import changes_of, nanoseconds
-from tests.oracle.kill import After, python
-from tests.oracle.lines import read_lines
-from tests.oracle.replay import differences, read_table, read_types, replay
-from tests.oracle.rules import broken_rules
+from tests.support.oracle import kill
+from tests.support.oracle.change import changes_of, nanoseconds
+from tests.support.oracle.kill import After, python
+from tests.support.oracle.lines import read_lines
+from tests.support.oracle.replay import differences, read_table, read_types, replay
+from tests.support.oracle.rules import broken_rules
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=25)]
 

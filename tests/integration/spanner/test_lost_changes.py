@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.epochs import Epochs
 from tests.integration.spanner.test_incremental_snapshots import records, replayed, run_until_completed
 from tests.integration.spanner.test_snapshot import insert
-from tests.waiting import wait_until
+from tests.support.epochs import Epochs
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("emulator", ["simulated"], indirect=True, scope="session")
 

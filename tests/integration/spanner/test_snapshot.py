@@ -13,13 +13,12 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from penstock.emulators.simulated_spanner import SimulatedSpanner
 from penstock.errors import PositionLostError, SetupError
 from penstock.event import Op
 from penstock.io.spanner import DataChangeRecord, ReadFromSpannerTable
 from penstock.io.spanner.events import EventConverter
-from penstock.io.spanner.snapshot.frontier import SnapshotFrontier
-from tests.epochs import Epochs
+from penstock.io.spanner.initial_scan.frontier import ScanFrontier
+from penstock_emulators.simulated_spanner import SimulatedSpanner
 from tests.integration.spanner.conftest import (
     DDL,
     INSTANCE,
@@ -28,6 +27,7 @@ from tests.integration.spanner.conftest import (
     nanoseconds_of,
     on_both_services,
 )
+from tests.support.epochs import Epochs
 
 SECOND = 1_000_000_000
 CAPTURES = ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALUES")
@@ -166,7 +166,7 @@ def test_a_snapshot_has_every_row_and_the_stream_every_later_change(database: An
     at = insert(database, "Accounts", {2: "at"})
     insert(database, "Accounts", {2: "after", 3: "after"})
     driver = Epochs(database.reading(snapshot="initial", start=at), 3)
-    assert isinstance(driver.residuals[0][0], SnapshotFrontier)
+    assert isinstance(driver.residuals[0][0], ScanFrontier)
     driver.run_until(insert(database, "Accounts", {4: "later"}))
     rows = [record for record in driver.committed if record.mod_type == "READ"]
     changes = [record for record in driver.committed if record.mod_type != "READ"]
@@ -335,7 +335,7 @@ def test_snapshot_and_changes_replay_to_the_tables_through_writers_and_crashes(
         with writers(database, keys=4000, pause=0.02) as running:
             time.sleep(0.3)
             driver = Epochs(database.reading(snapshot=True, snapshot_data_boost=data_boost), 3)
-            while any(isinstance(frontier, SnapshotFrontier) for frontier, _ in driver.residuals):
+            while any(isinstance(frontier, ScanFrontier) for frontier, _ in driver.residuals):
                 driver.run(rng.choice((0.0, 0.02)), crash=rng.random() < 0.2)
             time.sleep(1)
         driver.run_until(time.time_ns() + 50_000_000)

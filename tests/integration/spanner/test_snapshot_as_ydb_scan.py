@@ -13,9 +13,9 @@ import pytest
 
 from penstock.io.spanner.events import EventConverter
 from penstock.transforms.formats.ydb import YdbFormat
-from tests.epochs import Epochs
 from tests.integration.spanner.conftest import DDL
 from tests.integration.spanner.test_snapshot import insert
+from tests.support.epochs import Epochs
 
 pytestmark = pytest.mark.parametrize("emulator", ["simulated"], indirect=True, scope="session")
 ROWS = 300

@@ -11,14 +11,15 @@ import pytest
 from google.cloud.spanner_v1 import SpannerClient
 from google.cloud.spanner_v1.database import Database
 
-from penstock.attempt import Driver
-from penstock.emulators.spanner import SpannerEmulator
+from penstock.attempt import DriverToken
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
 from penstock.io.spanner import ReadFromSpannerChangeStream
-from penstock.io.spanner import sender as sender_module
-from penstock.io.spanner.write import TRANSACTION_TAG, SpannerTarget
+from penstock.io.spanner.sink import sender as sender_module
+from penstock.io.spanner.sink.target import TRANSACTION_TAG, SpannerTarget
+from penstock.io.spanner.sink.write import connector_of
 from penstock.io.staging.delivery import Delivery, LedgerConflictError, Refusal, Sent, TargetUnavailableError
-from tests.changing_table import SCHEMA, changed_table
+from penstock_emulators.spanner import SpannerEmulator
+from tests.support.changing_table import SCHEMA, changed_table
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 
@@ -41,12 +42,12 @@ class Target:
         emulator.create_database("penstock-test", "penstock-test", name, DDL)
         self.target = SpannerTarget("penstock-test", "penstock-test", name, emulator_host=emulator.host)
         if check:
-            self.target.check()
+            connector_of(self.target).check()
         self.epoch = 0
 
     def deliver(self, events: list[ChangeEvent], *, epoch: int | None = None, **options: Any) -> Sent:
         self.epoch = self.epoch + 1 if epoch is None else epoch
-        open_sender = self.target.open(skip_refused=options.get("skip_refused", False))
+        open_sender = connector_of(self.target).open(skip_refused=options.get("skip_refused", False))
         try:
             generation, drivers = options.get("generation", 1), options.get("drivers", ())
             delivery = Delivery("sink", "job", 0, 1, generation, self.epoch, drivers)
@@ -55,7 +56,7 @@ class Target:
             open_sender.close()
 
     def rows(self) -> list[tuple[Any, ...]]:
-        open_sender = self.target.open(skip_refused=False)
+        open_sender = connector_of(self.target).open(skip_refused=False)
         with open_sender._database.snapshot() as snapshot:
             return [tuple(row) for row in snapshot.execute_sql("SELECT k, a, b, c FROM orders ORDER BY k")]
 
@@ -79,7 +80,7 @@ def test_replica_equals_the_source_after_every_delivery_and_its_repeats(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Four events fill a transaction, so that most batches are written in several.
-    monkeypatch.setattr(sender_module, "MOST_CELLS", 32)
+    monkeypatch.setattr(sender_module, "MAX_CELLS", 32)
     rng = random.Random(5)
     table = changed_table(5, 80, keys_move=False, truncates=False)
     found, place, done = of_spanner(table.events), 0, []
@@ -99,7 +100,7 @@ def test_replica_equals_the_source_after_every_delivery_and_its_repeats(
 def test_batch_that_broke_off_between_two_transactions_is_completed_by_its_repeat(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender_module, "MOST_CELLS", 8)
+    monkeypatch.setattr(sender_module, "MAX_CELLS", 8)
     batch = [event(n, Op.CREATE, n, {"a": n, "b": n, "c": n}) for n in range(1, 6)]
     commit = sender_module.SpannerSender._commit
     calls = itertools.count()
@@ -193,7 +194,7 @@ def test_driver_of_an_older_generation_writes_nothing(target: Target) -> None:
 def test_a_sender_that_was_overtaken_asks_the_ledger_again_and_writes_nothing(target: Target) -> None:
     first, second = (Delivery("sink", "job", 0, 1, 1, epoch) for epoch in (1, 2))
     batches = [[event(1, Op.CREATE, 1, {"a": 1})], [event(2, Op.UPDATE, 1, {"a": 2})]]
-    paused, successor = (target.target.open(skip_refused=False) for _ in range(2))
+    paused, successor = (connector_of(target.target).open(skip_refused=False) for _ in range(2))
     paused.send(first, batches[0])
     successor.send(first, batches[0])
     successor.send(second, batches[1])
@@ -207,10 +208,10 @@ def test_a_sender_that_was_overtaken_asks_the_ledger_again_and_writes_nothing(ta
 
 def test_copy_of_the_checkpoint_with_the_same_numbers_is_refused_and_not_skipped(target: Target) -> None:
     batch = [event(1, Op.CREATE, 1, {"a": 1})]
-    target.deliver(batch, epoch=2, drivers=(Driver(1, "a"),))
-    target.deliver(batch, epoch=2, drivers=(Driver(1, "a"),))
+    target.deliver(batch, epoch=2, drivers=(DriverToken(1, "a"),))
+    target.deliver(batch, epoch=2, drivers=(DriverToken(1, "a"),))
     with pytest.raises(LedgerConflictError):
-        target.deliver([event(2, Op.UPDATE, 1, {"a": 2})], epoch=2, drivers=(Driver(1, "b"),))
+        target.deliver([event(2, Op.UPDATE, 1, {"a": 2})], epoch=2, drivers=(DriverToken(1, "b"),))
     assert target.rows() == [(1, 1, None, None)]
 
 

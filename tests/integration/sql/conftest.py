@@ -8,6 +8,7 @@ import pytest
 
 from penstock.event import ChangeEvent
 from penstock.io.sql.target import SqlTarget
+from penstock.io.sql.write import connector_of
 from penstock.io.staging.delivery import Delivery, Sent
 from tests.integration.postgres.conftest import Database, database, server
 
@@ -28,7 +29,7 @@ class Target:
         """Send a batch as the next epoch, or as the given one."""
         self.epoch = self.epoch + 1 if epoch is None else epoch
         shard, shards = options.pop("shard", 0), options.pop("shards", 1)
-        sender = self.target.open(skip_refused=options.pop("skip_refused", False))
+        sender = connector_of(self.target).open(skip_refused=options.pop("skip_refused", False))
         try:
             drivers = options.pop("drivers", ())
             delivery = Delivery("sink", "job", shard, shards, generation, self.epoch, drivers)

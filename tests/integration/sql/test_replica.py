@@ -9,13 +9,14 @@ import msgspec
 import psycopg
 import pytest
 
-from penstock.attempt import Driver
-from penstock.emulators.postgres import PostgresServer
+from penstock.attempt import DriverToken
 from penstock.event import ChangeEvent, Column, ColumnType, Interval, Kind, Op, TableSchema, Version
 from penstock.event.schema_changes import SchemaChangedError
 from penstock.event.sharding import shard_of
 from penstock.io.sql.errors import SqlTargetError, classify_error
+from penstock.io.sql.sender import connect
 from penstock.io.sql.target import SqlTarget
+from penstock.io.sql.write import connector_of
 from penstock.io.staging.delivery import (
     Delivery,
     LedgerConflictError,
@@ -24,9 +25,10 @@ from penstock.io.staging.delivery import (
     Sent,
     TargetUnavailableError,
 )
-from tests.changing_table import SCHEMA, SOURCE, changed_table
+from penstock_emulators.postgres import PostgresServer
 from tests.integration.postgres.conftest import Database
 from tests.integration.sql.conftest import Target
+from tests.support.changing_table import SCHEMA, SOURCE, changed_table
 
 INT, TEXT = ColumnType(Kind.INT64), ColumnType(Kind.STRING)
 
@@ -89,7 +91,7 @@ def test_driver_that_wakes_up_in_the_middle_of_a_delivery_changes_nothing(target
     # The change log has no version guard: only the ledger keeps the batch from being written twice.
     log = Target(target.database, mode="log")
     batch = [event(1, Op.CREATE, 1, {"a": 1, "b": 1, "c": 1})]
-    zombie = log.target.open(skip_refused=False)
+    zombie = connector_of(log.target).open(skip_refused=False)
     log.deliver(batch, epoch=1)
     log.deliver([event(2, Op.UPDATE, 1, {"a": 2})], epoch=2, generation=2)
     for epoch in (1, 3):
@@ -101,10 +103,10 @@ def test_driver_that_wakes_up_in_the_middle_of_a_delivery_changes_nothing(target
 
 def test_copy_of_the_checkpoint_with_the_same_numbers_is_refused_and_not_skipped(target: Target) -> None:
     batch = [event(1, Op.CREATE, 1, {"a": 1, "b": 1, "c": 1})]
-    target.deliver(batch, epoch=2, drivers=(Driver(1, "a"),))
-    target.deliver(batch, epoch=2, drivers=(Driver(1, "a"),))
+    target.deliver(batch, epoch=2, drivers=(DriverToken(1, "a"),))
+    target.deliver(batch, epoch=2, drivers=(DriverToken(1, "a"),))
     with pytest.raises(LedgerConflictError):
-        target.deliver([event(2, Op.UPDATE, 1, {"a": 2})], epoch=2, drivers=(Driver(1, "b"),))
+        target.deliver([event(2, Op.UPDATE, 1, {"a": 2})], epoch=2, drivers=(DriverToken(1, "b"),))
     assert target.live() == [(1, 1, 1, 1)]
 
 
@@ -313,7 +315,7 @@ def test_server_that_crashes_between_deliveries_loses_none(server: PostgresServe
             session.execute("alter database postgres set synchronous_commit = off")
         sink = SqlTarget(own.dsn())
         for epoch in range(1, 6):
-            sender = sink.open(skip_refused=False)
+            sender = connector_of(sink).open(skip_refused=False)
             sender.send(Delivery("s", "j", 0, 1, 1, epoch), [event(epoch, Op.CREATE, epoch, {"a": 1})])
             own.kill()
             with pytest.raises(TargetUnavailableError):
@@ -328,7 +330,7 @@ def test_server_ends_the_transaction_of_a_paused_driver_unless_the_dsn_has_anoth
     database: Database,
 ) -> None:
     def limit(dsn: str) -> str:
-        with SqlTarget(dsn).connect() as session:
+        with connect(SqlTarget(dsn)) as session:
             ((found,),) = session.execute("show idle_in_transaction_session_timeout").fetchall()
             return str(found)
 
@@ -366,4 +368,4 @@ def test_successor_ends_the_session_of_a_driver_that_was_paused_in_a_copy(
 
 def test_wrong_database_is_an_error_and_not_an_outage(server: PostgresServer) -> None:
     with pytest.raises(SqlTargetError, match="check dbname and user"):
-        SqlTarget(server.dsn("nowhere")).check()
+        connector_of(SqlTarget(server.dsn("nowhere"))).check()

@@ -20,7 +20,7 @@ from penstock.io.iceberg.errors import IcebergTargetError
 from penstock.io.iceberg.target import IcebergTarget
 from penstock.io.staging import TargetUnavailableError
 from penstock.io.staging.retry import repeat_while_unavailable
-from tests.object_stores.servers import BUCKET, KEYS, MOTO
+from tests.support.object_stores.servers import BUCKET, KEYS, MOTO
 from tests.unit.tables.histories import Writer
 from tests.unit.tables.test_delta import batches, epoch
 

@@ -15,12 +15,12 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from penstock.compat import UTC
-from penstock.emulators.simulated_spanner import SimulatedSpanner
-from penstock.emulators.spanner import SpannerEmulator
 from penstock.runner import PySparkRunner
+from penstock_emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.spanner import SpannerEmulator
 from tests.integration.transforms.transfers import Bank, build, check_barriers, check_transactions
-from tests.oracle import kill
-from tests.oracle.kill import After, python
+from tests.support.oracle import kill
+from tests.support.oracle.kill import After, python
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=10)]
 

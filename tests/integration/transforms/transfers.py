@@ -30,7 +30,7 @@ from penstock.transforms import (
     ShardRecord,
     ToChangeEvents,
 )
-from tests.oracle.lines import Line, read_lines
+from tests.support.oracle.lines import Line, read_lines
 
 PROJECT = INSTANCE = "penstock-test"
 TABLES = ("Accounts", "Savings")

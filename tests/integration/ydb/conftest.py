@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.ydb import YdbEmulator
-from penstock.emulators.ydb.control import Control, ControlError
 from penstock.io.ydb import ReadFromYdbChangefeed
-from tests.epochs import Epochs
+from penstock_emulators.ydb import YdbEmulator
+from penstock_emulators.ydb.control import Control, ControlError
+from tests.support.epochs import Epochs
 
 MILLISECOND = 1_000_000
 COLUMNS = {"id": "Uint64", "note": "Utf8", "amount": "Int64"}

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.emulators.ydb import YdbEmulator
-from penstock.emulators.ydb.database import Database
-from penstock.emulators.ydb.server import Server
 from penstock.errors import SetupError, UnavailableError
 from penstock.io.ydb import ReadFromYdbChangefeed
-from tests.epochs import Epochs
+from penstock_emulators.ydb import YdbEmulator
+from penstock_emulators.ydb.database import Database
+from penstock_emulators.ydb.server import Server
 from tests.integration.ydb.conftest import Table
+from tests.support.epochs import Epochs
 from tests.unit.spanner.test_self_managed import certificate
 
 pytestmark = pytest.mark.slow

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.ydb import YdbEmulator
+from penstock_emulators.ydb import YdbEmulator
 from tests.integration.ydb.conftest import Table, Writers
-from tests.oracle import kill
-from tests.oracle.kill import After, python
-from tests.oracle.lines import Line, read_lines
+from tests.support.oracle import kill
+from tests.support.oracle.kill import After, python
+from tests.support.oracle.lines import Line, read_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=35)]
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.ydb import YdbEmulator
 from penstock.errors import DecodeError, PositionLostError, SetupError
 from penstock.event import ChangeEvent, Op
 from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.io.ydb import ReadFromYdbChangefeed
 from penstock.transforms.formats.ydb_events import EventConverter
-from tests.epochs import Epochs
+from penstock_emulators.ydb import YdbEmulator
 from tests.integration.ydb.conftest import MILLISECOND, Table
-from tests.waiting import wait_until
+from tests.support.epochs import Epochs
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.emulators.ydb import YdbEmulator
 from penstock.event import ChangeEvent, Image, Interval, Op, Source, Transaction, Version
 from penstock.io.ydb import ReadFromYdbChangefeed, Table, TableColumn
 from penstock.transforms.formats.ydb import YdbFormat
 from penstock.transforms.formats.ydb_events import EventConverter, table_schema
 from penstock.transforms.formats.ydb_position import partition_of
-from tests.epochs import Epochs
+from penstock_emulators.ydb import YdbEmulator
+from tests.support.epochs import Epochs
 
 pytestmark = pytest.mark.slow
 

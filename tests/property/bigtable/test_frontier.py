@@ -43,8 +43,8 @@ def frontiers(draw: Any) -> Frontier:
     row_range = draw(st.one_of(st.just(EVERYTHING), ranges()))
     end = draw(st.one_of(st.none(), st.integers(100, 200)))
     frontier = Frontier(tuple(segments), row_range, (), end).settled()
-    for partition in [each for each in frontier.openings if end is not None and draw(st.booleans())]:
-        if partition in frontier.openings:
+    for partition in [each for each in frontier.positions if end is not None and draw(st.booleans())]:
+        if partition in frontier.positions:
             frontier = frontier.apply(Finished(partition))
     return frontier
 
@@ -66,8 +66,8 @@ def test_the_lowest_part_has_the_watermark_of_the_whole(frontier: Frontier, n: i
 
 @given(frontiers(), st.integers(1, 6))
 def test_parts_open_exactly_what_the_whole_would_open(frontier: Frontier, n: int) -> None:
-    opened = [opening for part in frontier.deal(n) for opening in part.openings.items()]
-    assert sorted(opened) == sorted(frontier.openings.items())
+    opened = [position for part in frontier.deal(n) for position in part.positions.items()]
+    assert sorted(opened) == sorted(frontier.positions.items())
 
 
 @given(frontiers())
@@ -87,9 +87,9 @@ def test_each_requested_key_is_held_once_or_read_to_the_end(frontier: Frontier) 
 def test_a_close_never_moves_a_watermark_back_and_keeps_every_key(
     frontier: Frontier, cut: list[bytes], source: Any
 ) -> None:
-    if not frontier.openings:
+    if not frontier.positions:
         return
-    partition = source.draw(st.sampled_from(sorted(frontier.openings)))
+    partition = source.draw(st.sampled_from(sorted(frontier.positions)))
     wide = source.draw(st.booleans())
     parts = [(target, mine) for target in layout(cut) if (mine := target.intersection(partition))]
     continuations = tuple(Continuation(target if wide else mine, "new", target) for target, mine in parts)
@@ -103,9 +103,9 @@ def test_a_close_never_moves_a_watermark_back_and_keeps_every_key(
 def test_an_advance_collapses_a_merged_stream_to_one_segment(
     frontier: Frontier, watermark: int, source: Any
 ) -> None:
-    if not frontier.openings:
+    if not frontier.positions:
         return
-    partition = source.draw(st.sampled_from(sorted(frontier.openings)))
+    partition = source.draw(st.sampled_from(sorted(frontier.positions)))
     after = frontier.apply(Advanced(partition, "token", watermark))
     (segment,) = (segment for segment in after.segments if partition.covers(segment.range))
     assert (segment.range, segment.token, segment.target) == (partition, "token", partition)

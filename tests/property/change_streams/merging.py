@@ -6,9 +6,9 @@ import json
 import random
 from typing import Any, NamedTuple
 
-from penstock.io.change_streams.snapshots.engine import Chunk, ChunkRequest, ChunkRow, SnapshotEngine
-from penstock.io.change_streams.snapshots.progress import SnapshotProgress
-from penstock.io.change_streams.snapshots.signals import ExecuteSnapshot
+from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest, ChunkRow, SnapshotEngine
+from penstock.io.change_streams.incremental.progress import SnapshotProgress
+from penstock.io.change_streams.incremental.signals import ExecuteSnapshot
 from tests.property.change_streams.database import UNCHANGED, Change, Database
 
 TABLE = "public.t"
@@ -32,15 +32,15 @@ class Checkpoint(NamedTuple):
 class Reader:
     """Reads the log and merges chunks into it; `output` has changes and `Read`s."""
 
-    def __init__(self, database: Database, *, chunk_size: int, surrogate_key: bool = False) -> None:
-        self.database, self.chunk_size = database, chunk_size
+    def __init__(self, database: Database, *, chunk_rows: int, surrogate_key: bool = False) -> None:
+        self.database, self.chunk_rows = database, chunk_rows
         self.output: list[Change | Read] = []
         self.notifications: list[Any] = []
         self.position = 0
         self.crashes = 0
         key = ("a",) if surrogate_key else ()
         progress, _ = SnapshotProgress().receive(ExecuteSnapshot("1", (TABLE,), surrogate_key=key))
-        self.engine = SnapshotEngine(progress, chunk_size=chunk_size)
+        self.engine = SnapshotEngine(progress, chunk_rows=chunk_rows)
         self.requested: list[ChunkRequest] = []
         self.answered: list[Chunk] = []
         self.checkpoint = self._checkpoint()
@@ -58,7 +58,7 @@ class Reader:
         self.position, progress, recent, outputs = self.checkpoint
         del self.output[outputs:]
         stored = SnapshotProgress.from_document(json.loads(progress))
-        self.engine = SnapshotEngine(stored, recent=recent, chunk_size=self.chunk_size)
+        self.engine = SnapshotEngine(stored, recent=recent, chunk_rows=self.chunk_rows)
         self.requested, self.answered = [], []
 
     def step(self, draw: random.Random) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
-from penstock.io.change_streams.snapshots import engine
-from penstock.io.change_streams.snapshots.progress import SnapshotProgress
+from penstock.io.change_streams.incremental import engine
+from penstock.io.change_streams.incremental.progress import SnapshotProgress
 from tests.property.change_streams.database import Change, Database
 from tests.property.change_streams.merging import (
     Read,
@@ -46,7 +46,7 @@ def run_history(seed: int, *, surrogate_key: bool) -> Reader:
     draw = random.Random(seed)
     rows = {key: (key, f"first{key}") for key in draw.sample(range(12), draw.randrange(12))}
     database = Database(rows)
-    reader = Reader(database, chunk_size=draw.choice((1, 2, 3, 5, 20)), surrogate_key=surrogate_key)
+    reader = Reader(database, chunk_rows=draw.choice((1, 2, 3, 5, 20)), surrogate_key=surrogate_key)
     pace = draw.uniform(0.2, 0.8)
     for _ in range(draw.randrange(40, 220)):
         if draw.random() < pace:
@@ -88,7 +88,7 @@ def test_replaying_a_merged_snapshot_gives_the_table_through_crashes(campaign):
 def test_a_table_that_is_read_again_for_its_moved_rows_is_whole(monkeypatch):
     again = []
     restarted = SnapshotProgress.restarted
-    monkeypatch.setattr(engine, "MOST_REPAIRS", 1)
+    monkeypatch.setattr(engine, "MAX_REPAIRS", 1)
     monkeypatch.setattr(
         SnapshotProgress, "restarted", lambda self, table: again.append(table) or restarted(self, table)
     )

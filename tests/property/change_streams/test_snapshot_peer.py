@@ -61,7 +61,7 @@ def take_chunk(reader: Reader, during: Callable[[], None] = lambda: None) -> Non
 
 
 def read_with_engine(database: Database, during: Callable[[], None]) -> list[Any]:
-    reader = Reader(database, chunk_size=10)
+    reader = Reader(database, chunk_rows=10)
     reader.resolve()
     read_log(reader)
     take_chunk(reader, during)
@@ -111,7 +111,7 @@ def test_the_window_emits_a_deleted_row_to_a_consumer_that_skips_deletes():
 
 def test_a_chunk_after_a_restart_contains_the_changes_that_were_emitted_before_it():
     database = two_rows()
-    reader = Reader(database, chunk_size=10)
+    reader = Reader(database, chunk_rows=10)
     reader.resolve()
     start(database, "update", 1)
     read_log(reader)
@@ -126,7 +126,7 @@ def test_a_chunk_after_a_restart_contains_the_changes_that_were_emitted_before_i
 
 def test_a_row_that_moves_to_keys_that_were_read_is_delivered_whole():
     database = Database({1: (1, "first1"), 9: (9, "first9")})
-    reader = Reader(database, chunk_size=1)
+    reader = Reader(database, chunk_rows=1)
     reader.resolve()
     take_chunk(reader)
     do(database, "move", 9, 0)
@@ -138,7 +138,7 @@ def test_a_row_that_moves_to_keys_that_were_read_is_delivered_whole():
 
 def test_a_row_that_moves_away_and_back_while_it_is_read_by_its_key_is_delivered_whole():
     database = Database({1: (1, "first1"), 9: (9, "first9")})
-    reader = Reader(database, chunk_size=1)
+    reader = Reader(database, chunk_rows=1)
     reader.resolve()
     take_chunk(reader)
     do(database, "move", 9, 0)

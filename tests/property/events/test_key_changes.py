@@ -1,6 +1,7 @@
 """Every sink that keeps rows by key × every kind of change of a key × values that are not sent × batch borders.
 
-Each sink has the rows of the source after every batch, or it refuses an event. The oracle is `tests.key_histories`.
+Each sink has the rows of the source after every batch, or it refuses an event. The oracle is
+`tests.support.key_histories`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from penstock.event.replica import NotReplicableError, encode_version, fold
 from penstock.event.sharding import key_bytes, shard_of
 from penstock.io.bigquery.replica_sender import ReplicaSender
 from penstock.io.bigquery.target import BigQueryTarget
-from penstock.io.bigtable.replica_mutations import row_request
+from penstock.io.bigtable.sink.values import row_request
 from penstock.io.columnar.replica import events_of_epoch
 from penstock.io.columnar.table_rows import (
     DELETED,
@@ -30,7 +31,7 @@ from penstock.io.columnar.table_rows import (
     StoredRow,
     current_rows,
 )
-from penstock.io.spanner.sender import _write_table
+from penstock.io.spanner.sink.sender import _write_table
 from penstock.io.sql.sender import RowFaultError, batch_rows
 from penstock.io.sql.statements import TableName, TargetColumn, TargetTable
 from penstock.io.staging.batch import EventBlocks, StagedBatch
@@ -38,8 +39,8 @@ from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.delivery import Delivery, RefusalError
 from penstock.transforms.materialize_rows import materialize
-from tests.key_histories import KINDS, LARGE, SCHEMA, KeyHistory, Rows, histories, parts_of
 from tests.simulation.bigquery.service import BigQuery, Process
+from tests.support.key_histories import KINDS, LARGE, SCHEMA, KeyHistory, Rows, histories, parts_of
 
 DATA = tuple(name for name in SCHEMA.names if name != "id")
 WITHOUT_CLEAR = [kind for kind in KINDS if kind != "clear"]
@@ -227,7 +228,7 @@ class BigQueryTable:
 
     def live(self) -> Rows:
         rows = self._service.current("orders", "id")
-        return {key: {name: row[name] for name in DATA} for key, row in rows.items()}
+        return {row["id"]: {name: row[name] for name in DATA} for row in rows}
 
 
 REFUSALS = (NotReplicableError, RefusalError, RowFaultError)

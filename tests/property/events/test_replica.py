@@ -17,7 +17,7 @@ from penstock.event.replica import (
     encode_version,
     fold,
 )
-from tests.changing_table import COLUMNS, changed_table
+from tests.support.changing_table import COLUMNS, changed_table
 
 
 class Target:

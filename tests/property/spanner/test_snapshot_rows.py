@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.io.spanner.snapshot.frontier import KeyRange, SnapshotFrontier, Table
-from penstock.io.spanner.snapshot.rows import RowReader
-from penstock.io.spanner.snapshot.tracker import SnapshotCoder
+from penstock.io.spanner.initial_scan.frontier import KeyRange, ScanFrontier, Table
+from penstock.io.spanner.initial_scan.rows import RowReader
+from penstock.io.spanner.initial_scan.tracker import ScanCoder
 from penstock.io.spanner.tracker import FrontierCoder
-from tests.unit.spanner.snapshot.test_rows import ARRAY, FLOAT64, INT64, STRING, message
+from tests.unit.spanner.initial_scan.test_rows import ARRAY, FLOAT64, INT64, STRING, message
 
 COLUMNS = [("K", INT64), ("F", FLOAT64), ("A", (ARRAY, STRING)), ("S", STRING)]
 TABLE = Table("T", tuple(name for name, _ in COLUMNS), (1, 2, 3, 4), 1)
@@ -67,10 +67,10 @@ ranges = st.dictionaries(
 
 @given(ranges, st.integers(1, 6))
 def test_deal_then_join_is_identity_and_survives_the_coder(given_ranges: dict[int, KeyRange], n: int) -> None:
-    whole = SnapshotFrontier(7, (TABLE,), given_ranges)
-    coder = SnapshotCoder(FrontierCoder())
+    whole = ScanFrontier(7, (TABLE,), given_ranges)
+    coder = ScanCoder(FrontierCoder())
     parts = [coder.decode(coder.encode(part)) for part in whole.deal(n)]
     assert len(parts) <= n
-    assert SnapshotFrontier.join(parts) == whole
+    assert ScanFrontier.join(parts) == whole
     lengths = [len(part.ranges) for part in parts]
     assert max(lengths) - min(lengths) <= 1

@@ -83,16 +83,17 @@ class BigQuery:
     def end(self, stream: str, why: str) -> None:
         self.streams[stream].ended = why
 
-    def current(self, table: str, key: str) -> dict[Any, Row]:
+    def current(self, table: str, *key: str) -> list[Row]:
         """Return the rows of a table that BigQuery maintains from changes: the highest number of each key counts, of
         equal ones the last.
         """
-        newest: dict[Any, Row] = {}
+        newest: dict[tuple[Any, ...], Row] = {}
         for row in self.tables.get(table, []):
-            known = newest.get(row[key])
+            columns = tuple(row[name] for name in key)
+            known = newest.get(columns)
             if known is None or _number(row) >= _number(known):
-                newest[row[key]] = row
-        return {each: row for each, row in newest.items() if row["_CHANGE_TYPE"] == "UPSERT"}
+                newest[columns] = row
+        return [row for row in newest.values() if row["_CHANGE_TYPE"] == "UPSERT"]
 
 
 def _number(row: Row) -> list[int]:

@@ -16,8 +16,8 @@ from penstock.io.postgres.catalog import describe
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.record import ChangeKind, LogRecord
 from penstock.io.staging.delivery import Delivery, RefusalError, TargetUnavailableError
-from tests.changing_table import COLUMNS, ChangingTable
 from tests.simulation.bigquery.service import BigQuery, Faults, Process
+from tests.support.changing_table import COLUMNS, ChangingTable
 
 TARGET = BigQueryTarget("p", "d", mode="current")
 
@@ -31,7 +31,7 @@ def sender_of(
 
 def rows_of(service: BigQuery) -> dict[int, dict[str, int]]:
     rows = service.current("orders", "k")
-    return {key: {name: row[name] for name in COLUMNS} for key, row in rows.items()}
+    return {row["k"]: {name: row[name] for name in COLUMNS} for row in rows}
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -120,5 +120,5 @@ def test_a_row_is_written_and_deleted_under_one_key_whatever_text_the_source_has
     assert events[0].schema.columns[0].type == number
     service = BigQuery()
     sender_of(service).send(Delivery("s", "j", 0, 1, 1, 1), events)
-    assert service.current("orders", "k") == {}
+    assert service.current("orders", "k") == []
     assert len(service.tables["orders"]) == 2

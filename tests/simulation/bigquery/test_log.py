@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.attempt import Driver
+from penstock.attempt import DriverToken
 from penstock.event import NO_COLUMNS, ChangeEvent, Op, Source, Version
 from penstock.io.bigquery import rows as rows_module
 from penstock.io.bigquery.errors import BigQueryTargetError
@@ -183,7 +183,7 @@ def test_a_copy_of_the_checkpoint_with_the_same_numbers_is_refused_and_not_skipp
     process = Process(service)
 
     def send(epoch: int, token: str) -> None:
-        delivery = Delivery("sink", "job", 0, 1, 1, epoch, (Driver(1, token),))
+        delivery = Delivery("sink", "job", 0, 1, 1, epoch, (DriverToken(1, token),))
         LogSender(TARGET, True, process, process).send(delivery, [event_of(epoch, "a")])
 
     send(2, "a")

@@ -118,7 +118,7 @@ class Reading:
 
     def _steps(self, tracker: BigtableTracker) -> Iterator[PendingStep]:
         """Yield steps, of one short stream after another, each of a partition that the seed picks."""
-        while self._stream_of(tracker).openings or self._stream_of(tracker).waiting:
+        while self._stream_of(tracker).positions or self._stream_of(tracker).waiting:
             yield from self._one_stream(tracker)
 
     def _one_stream(self, tracker: Any) -> Iterator[PendingStep]:
@@ -126,21 +126,21 @@ class Reading:
             if part in self._stream_of(tracker).waiting:
                 self.reopened += 1
                 yield [], Reopened(part)
-        ready = self._stream_of(tracker).openings
+        ready = self._stream_of(tracker).positions
         if ready:
             yield from self._stream(ready[self._pick(sorted(ready))])
         else:
             self._seconds += 0.02
 
-    def _stream(self, opening: Any) -> Iterator[PendingStep]:
-        end = self.end if opening.bounded else None
-        stream = self.service.read(opening, end)
+    def _stream(self, position: Any) -> Iterator[PendingStep]:
+        end = self.end if position.bounded else None
+        stream = self.service.read(position, end)
         try:
             for _ in range(self.rng.randint(1, 12)):
                 record = next(stream, None)
                 if record is None:
                     return
-                step = to_steps(opening.partition, record, bounded=end is not None)
+                step = to_steps(position.partition, record, bounded=end is not None)
                 assert step is not None
                 yield [record] if isinstance(record, ChangeStreamMutation) else [], step
         except BrokenOffError:

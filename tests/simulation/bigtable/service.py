@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.io.bigtable.frontier import Opening
+from penstock.io.bigtable.frontier import Position
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.record import (
     ChangeRecord,
@@ -97,9 +97,9 @@ class Service:
             if kind in ("split", "move"):
                 self.cuts = sorted({*self.cuts, self.rng.choice(KEYS[1:])})
 
-    def read(self, opening: Opening, end: int | None) -> Iterator[ChangeRecord]:
+    def read(self, position: Position, end: int | None) -> Iterator[ChangeRecord]:
         """Yield the messages of the stream. It may be interrupted at any message; events happen in between."""
-        spots = self._opened(opening)
+        spots = self._opened(position)
         while True:
             self.advance(self.rng.choice((0, 0, 0, 1, 3)))
             if self.rng.random() < 0.05:
@@ -107,9 +107,9 @@ class Service:
             if self.rng.random() < 0.05:
                 return  # status OK without a close: a normal end
             change = self._next(spots, end)
-            gone = opening.partition not in self.layout
+            gone = position.partition not in self.layout
             if gone and (change is None or self._closing_early) and not self._reached(change, end):
-                yield self._close(opening.partition, spots)
+                yield self._close(position.partition, spots)
                 return
             if change is not None:
                 spots = _seen(spots, change)
@@ -118,22 +118,22 @@ class Service:
                 yield CloseStream(0, "", ())
                 return
             else:
-                yield Heartbeat(opening.partition, self._token(spots), self._low(spots, end))
+                yield Heartbeat(position.partition, self._token(spots), self._low(spots, end))
 
     def _reached(self, change: Change | None, end: int | None) -> bool:
         return change is None and end is not None and self.now > end
 
-    def _opened(self, opening: Opening) -> list[Spot]:
+    def _opened(self, position: Position) -> list[Spot]:
         """Check the request and return where it starts."""
-        partition = opening.partition
-        if not opening.tokens:
-            if opening.start is None or opening.start > self.now:
+        partition = position.partition
+        if not position.tokens:
+            if position.start is None or position.start > self.now:
                 raise RefusedError("a start in the future, or none")
-            first = next((c.number for c in self.log if c.at >= (opening.start or 0)), len(self.log))
+            first = next((c.number for c in self.log if c.at >= (position.start or 0)), len(self.log))
             return [(partition.start, partition.end, first)]
         spots: list[Spot] = []
         at: bytes | None = partition.start
-        for part, token in sorted(opening.tokens):
+        for part, token in sorted(position.tokens):
             if part.start != at:
                 raise RefusedError("the tokens do not cover the partition")
             at = part.end

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from penstock.io.bigtable.filter import Selection
 from penstock.io.bigtable.frontier import Frontier
+from penstock.io.bigtable.incremental import BigtableRecords, RowReader
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.record import (
     ChangeStreamMutation,
@@ -28,27 +29,26 @@ from penstock.io.bigtable.record import (
     MutationType,
     SetCell,
 )
-from penstock.io.bigtable.snapshots import BigtableRecords, RowReader
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
-from penstock.io.change_streams.snapshot_tracker import SnapshotsCoder, SnapshotsTracker
-from penstock.io.change_streams.snapshots.channels import Polled
-from penstock.io.change_streams.snapshots.engine import Chunk, ChunkRequest
-from penstock.io.change_streams.snapshots.frontier import SnapshotsFrontier
-from penstock.io.change_streams.snapshots.merge import StreamMerge
-from penstock.io.change_streams.snapshots.options import SnapshotOptions
-from penstock.io.change_streams.snapshots.progress import Snapshot, SnapshotProgress
-from penstock.io.change_streams.snapshots.signals import (
+from penstock.io.change_streams.incremental.channels import Polled
+from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest
+from penstock.io.change_streams.incremental.frontier import IncrementalFrontier
+from penstock.io.change_streams.incremental.merge import StreamMerge
+from penstock.io.change_streams.incremental.options import SnapshotOptions
+from penstock.io.change_streams.incremental.progress import Snapshot, SnapshotProgress
+from penstock.io.change_streams.incremental.signals import (
     ExecuteSnapshot,
     PauseSnapshot,
     ResumeSnapshot,
     Signal,
 )
-from penstock.io.change_streams.snapshots.worker import Resolved
+from penstock.io.change_streams.incremental.worker import Resolved
+from penstock.io.change_streams.incremental_tracker import IncrementalCoder, IncrementalTracker
 from tests.integration.bigtable.replay import apply, replayed
 from tests.simulation.bigtable.reading import BrokenPromiseError, Reading
 from tests.simulation.bigtable.service import KEYS, MILLI, Change, Service
 
-CODER = SnapshotsCoder(FrontierCoder())
+CODER = IncrementalCoder(FrontierCoder())
 SKEW = 3 * MILLI
 """How far the clock of the reader may be from that of the service."""
 
@@ -175,15 +175,15 @@ class MergedReading(Reading):
     def _row_range(self) -> KeyRange:
         return EVERYTHING
 
-    def _start(self, stream: Frontier) -> SnapshotsFrontier:
+    def _start(self, stream: Frontier) -> IncrementalFrontier:
         progress, _ = SnapshotProgress().receive(self._request("1"))
-        return SnapshotsFrontier(stream, progress)
+        return IncrementalFrontier(stream, progress)
 
     def _request(self, id_: str) -> ExecuteSnapshot:
-        return ExecuteSnapshot(id_, ("t",), chunk_size=self.rng.choice((1, 2, 5, 20)))
+        return ExecuteSnapshot(id_, ("t",), chunk_rows=self.rng.choice((1, 2, 5, 20)))
 
-    def _tracker(self, frontier: SnapshotsFrontier) -> Any:
-        return SnapshotsTracker(frontier, BigtableTracker)
+    def _tracker(self, frontier: IncrementalFrontier) -> Any:
+        return IncrementalTracker(frontier, BigtableTracker)
 
     def _stored(self, frontier: Any) -> Any:
         return CODER.decode(CODER.encode(frontier))
@@ -192,7 +192,7 @@ class MergedReading(Reading):
         stream: Frontier = tracker.current_restriction().stream
         return stream
 
-    def _merge(self, frontier: SnapshotsFrontier) -> StreamMerge:
+    def _merge(self, frontier: IncrementalFrontier) -> StreamMerge:
         parked, self.parked = self.parked, None
         if parked is not None and self.rng.random() < 0.8 and parked.resume(frontier):
             self.continued += 1

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from penstock.io.bigtable import ReadFromBigtableChangeStream, pool, prefetch, reader
-from penstock.io.bigtable.frontier import Frontier, Opening
+from penstock.io.bigtable.frontier import Frontier, Position
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.pool import StreamPool
 from penstock.io.bigtable.prefetch import Prefetcher
 from penstock.io.bigtable.read import ReadBigtableFn
 from penstock.io.change_streams import prefetch as common
-from penstock.io.change_streams import turn
+from penstock.io.change_streams import stream_thread, turn
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
@@ -29,9 +29,9 @@ MICROS = 1_000_000
 class Heartbeats:
     """A stream of an idle partition: only heartbeats, the first one an interval after the stream was opened."""
 
-    def __init__(self, world: VirtualTime, opening: Opening, seconds: float) -> None:
+    def __init__(self, world: VirtualTime, position: Position, seconds: float) -> None:
         self._world = world
-        self._partition = opening.partition
+        self._partition = position.partition
         self._seconds = seconds
         self._cancelled = False
         self._changed = world.Condition()
@@ -68,12 +68,12 @@ class Service:
         self._heartbeat = heartbeat
         self._refused = refused
 
-    def open(self, opening: Opening) -> Heartbeats:
-        if opening.partition == self._refused:
+    def open(self, position: Position) -> Heartbeats:
+        if position.partition == self._refused:
             raise UnreachableError("ABORTED: try again")
-        return Heartbeats(self._world, opening, self._heartbeat)
+        return Heartbeats(self._world, position, self._heartbeat)
 
-    def refused_close(self, opening: Opening, close: Any) -> Exception:
+    def refused_close(self, position: Position, close: Any) -> Exception:
         raise AssertionError("no stream is closed")
 
 
@@ -81,9 +81,9 @@ class Service:
 def worlds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], VirtualTime]:
     def make(seed: int) -> VirtualTime:
         world = VirtualTime(seed)
-        for module in (pool, prefetch, turn, reader):
+        for module in (pool, prefetch, turn, reader, stream_thread):
             monkeypatch.setattr(module, "time", world)
-        for module in (common, pool, reader):
+        for module in (common, pool, stream_thread):
             monkeypatch.setattr(module, "threading", world)
         monkeypatch.setattr(pool, "Prefetcher", lambda streams: Prefetcher(streams, world.time_ns))
         return world

@@ -20,7 +20,7 @@ from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.read import ReadSpannerFn
 from tests.simulation.idle.runner import Configuration, Idle
 from tests.simulation.virtual_time import VirtualTime
-from tests.unit.spanner.windows import heartbeat
+from tests.unit.spanner.calls import heartbeat
 
 
 class IdleWindow:

@@ -9,7 +9,7 @@ import apache_beam as beam
 import pytest
 
 from penstock.runner.protocol.errors import RunMissingError
-from penstock.runner.tasks import stage_runs, task
+from penstock.runner.tasks import stage_bundles, task
 from tests.simulation.batch import run_batch
 
 told: list[str] = []
@@ -28,10 +28,10 @@ def _told(p: beam.Pipeline) -> None:
 
 
 def test_a_stage_that_cannot_begin_fails_with_its_own_error(monkeypatch: Any) -> None:
-    def make_stage_run(processor: Any, context: Any) -> Any:
+    def make_stage_bundle(processor: Any, context: Any) -> Any:
         raise RunMissingError("the state run is gone")
 
-    monkeypatch.setattr(stage_runs, "make_stage_run", make_stage_run)
+    monkeypatch.setattr(stage_bundles, "make_stage_bundle", make_stage_bundle)
     with pytest.raises(RunMissingError, match="is gone"):
         run_batch(_told)
 

@@ -6,7 +6,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
-from tests.beam.runners import PySparkRunnerInOneProcess
+from tools.beam_suites.runners import PySparkRunnerInOneProcess
 
 
 def test_a_whole_pipeline_runs_in_this_process() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock.runner.driver.reading_limit import FIXED_SHARE, LONGEST_WORK, EpochCost, ReadingLimit
+from penstock.runner.driver.reading_limit import FIXED_SHARE, MAX_WORK, EpochCost, ReadingLimit
 
 READING, MOST = 0.5, 200_000
 """The defaults of `--epoch_seconds` and `--epoch_max_records`."""
@@ -162,7 +162,7 @@ def test_any_steady_cost_leads_to_a_steady_epoch_of_the_wanted_length(
     run = simulate(
         lambda epoch: cost, fixed=fixed, hidden=lambda epoch: hidden, tasks=tuple(rates), epochs=40
     )
-    wanted = max(LONGEST_WORK * READING, FIXED_SHARE * fixed)
+    wanted = max(MAX_WORK * READING, FIXED_SHARE * fixed)
     # A limit of fewer records than a reader reads beyond it has no effect.
     assume(wanted / cost > 20 * 500 * len(rates))
     assert all(each.work <= 1.1 * (wanted + FIXED_SHARE * hidden) for each in run[-5:])

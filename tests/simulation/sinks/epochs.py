@@ -20,7 +20,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from penstock.attempt import Attempt, Driver, offering_staging, running_attempt
+from penstock.attempt import Attempt, DriverToken, offering_staging, running_attempt
 from penstock.event import NO_COLUMNS, ChangeEvent, Op, Source, Version
 from penstock.event.coder import encode_event
 from penstock.event.sharding import shard_of
@@ -135,7 +135,7 @@ class Record:
     number: int = 0
     generation: int = 0
     position: int = 0
-    drivers: tuple[Driver, ...] = ()
+    drivers: tuple[DriverToken, ...] = ()
     buckets: dict[str, BucketState] = field(default_factory=lambda: defaultdict(BucketState))
     batches: list[bytes] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
@@ -162,7 +162,7 @@ class Pipeline:
         number = self.record.number + 1
         self.record = copy.deepcopy(self.record)
         self.record.number = self.record.generation = number
-        self.record.drivers = (*self.record.drivers, Driver(number, f"{next(_tokens):015x}"))
+        self.record.drivers = (*self.record.drivers, DriverToken(number, f"{next(_tokens):015x}"))
 
     def batches(self) -> list[StagedBatch]:
         return [StagedBatchCoder().decode(each) for each in self.record.batches]

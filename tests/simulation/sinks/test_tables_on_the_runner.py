@@ -20,8 +20,8 @@ from penstock.io.iceberg import WriteToIceberg
 from penstock.io.staging.batch import EventBlocks, StagedBatch
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.publish_epochs import PublishEpochs
-from tests.key_histories import KeyHistory
 from tests.simulation.stream import run_stream
+from tests.support.key_histories import KeyHistory
 
 
 def history_of_new_keys() -> KeyHistory:

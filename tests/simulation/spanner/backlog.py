@@ -19,6 +19,7 @@ from apache_beam.runners.sdf_utils import RestrictionTrackerView, ThreadsafeRest
 
 from penstock.errors import UnavailableError
 from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.options import LimitOptions
 from penstock.io.change_streams.prefetch import WithoutPool
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import ReadFromSpannerChangeStream
@@ -28,7 +29,7 @@ from penstock.io.spanner.prefetch import Limits, Prefetcher
 from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.tracker import FrontierCoder
 from penstock.timestamps import NANOS, format_timestamp
-from tests.unit.spanner.windows import PartialResultSet, heartbeat
+from tests.unit.spanner.calls import PartialResultSet, heartbeat
 
 MODS_IN_RECORD = 50
 BACKLOG = 60 * NANOS
@@ -97,7 +98,7 @@ def main(partitions: int, mods: int) -> None:
     begin = time.time_ns() - 2 * BACKLOG
     each = mods // partitions // MODS_IN_RECORD
     times = range(begin + 1, begin + BACKLOG, BACKLOG // each)
-    limits = Limits.checked(poll_seconds=0.2)
+    limits = Limits.checked(LimitOptions(), poll_seconds=0.2)
 
     class Fn(ReadSpannerFn):
         def _pool(self, stream: Any) -> Any:

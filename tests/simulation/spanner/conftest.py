@@ -281,7 +281,7 @@ class Reading:
             position = frontier.open[token]
             end = min(position.timestamp + self.rng.randint(0, 12) * self.stream.tick, self.stream.horizon)
             answer = self.stream.ask(token, position.timestamp, end)
-            steps, position = to_steps(token, position, answer, most_in_run=1)
+            steps, position = to_steps(token, position, answer, max_in_claim=1)
             yield from steps
             if steps and closes(steps[-1][1]):
                 continue

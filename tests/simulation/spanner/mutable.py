@@ -8,15 +8,15 @@ from __future__ import annotations
 import base64
 import random
 
-from penstock.emulators.simulated_spanner.change_query import ChangeQuery, open_query
-from penstock.emulators.simulated_spanner.churn import ChurnLimits
-from penstock.emulators.simulated_spanner.clock import Clock
-from penstock.emulators.simulated_spanner.database import Database
-from penstock.emulators.simulated_spanner.history import play
-from penstock.emulators.simulated_spanner.record import DataChange, Record
-from penstock.emulators.simulated_spanner.record_encoding import proto_record
 from penstock.io.spanner.decode_proto import decode_proto
 from penstock.io.spanner.record import ChangeRecord, DataChangeRecord
+from penstock_emulators.simulated_spanner.change_query import ChangeQuery, open_query
+from penstock_emulators.simulated_spanner.churn import ChurnLimits
+from penstock_emulators.simulated_spanner.clock import Clock
+from penstock_emulators.simulated_spanner.database import Database
+from penstock_emulators.simulated_spanner.history import play
+from penstock_emulators.simulated_spanner.record import DataChange, Record
+from penstock_emulators.simulated_spanner.record_encoding import proto_record
 
 SECOND = 1_000_000_000
 _CREATED = 1_700_000_000 * SECOND

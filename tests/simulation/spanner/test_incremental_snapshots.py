@@ -19,31 +19,31 @@ from hypothesis import given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
-from penstock.io.change_streams.snapshot_tracker import SnapshotsCoder, SnapshotsTracker
-from penstock.io.change_streams.snapshots.channels import Polled
-from penstock.io.change_streams.snapshots.engine import Chunk, ChunkRequest
-from penstock.io.change_streams.snapshots.frontier import SnapshotsFrontier
-from penstock.io.change_streams.snapshots.merge import StreamMerge
-from penstock.io.change_streams.snapshots.options import SnapshotOptions
-from penstock.io.change_streams.snapshots.progress import Snapshot, SnapshotProgress
-from penstock.io.change_streams.snapshots.signals import (
+from penstock.io.change_streams.incremental.channels import Polled
+from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest
+from penstock.io.change_streams.incremental.frontier import IncrementalFrontier
+from penstock.io.change_streams.incremental.merge import StreamMerge
+from penstock.io.change_streams.incremental.options import SnapshotOptions
+from penstock.io.change_streams.incremental.progress import Snapshot, SnapshotProgress
+from penstock.io.change_streams.incremental.signals import (
     ExecuteSnapshot,
     PauseSnapshot,
     ResumeSnapshot,
     Signal,
 )
-from penstock.io.change_streams.snapshots.worker import Resolved
+from penstock.io.change_streams.incremental.worker import Resolved
+from penstock.io.change_streams.incremental_tracker import IncrementalCoder, IncrementalTracker
 from penstock.io.change_streams.watermark import beam_watermark
 from penstock.io.spanner.frontier import Frontier
-from penstock.io.spanner.read import ReadSnapshotAndStreamFn
+from penstock.io.spanner.incremental.chunks import chunk_rows
+from penstock.io.spanner.incremental.merging import SpannerRecords
+from penstock.io.spanner.initial_scan.rows import READ
+from penstock.io.spanner.read import ReadScanAndStreamFn
 from penstock.io.spanner.record import DataChangeRecord, Mod, Mods
-from penstock.io.spanner.snapshot.chunks import chunk_rows
-from penstock.io.spanner.snapshot.merging import SpannerRecords
-from penstock.io.spanner.snapshot.rows import READ
 from penstock.io.spanner.steps import announces_end, closes, last_step, to_steps
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 
-CODER = SnapshotsCoder(FrontierCoder())
+CODER = IncrementalCoder(FrontierCoder())
 KEYS = 8
 
 Row = dict[str, Any]
@@ -152,7 +152,7 @@ def merged_reading(reading: Any, broken: Any) -> Any:
     class MergedReading(reading):  # type: ignore[misc]
         def __init__(self, seed: int, *, mutable: bool = False) -> None:
             super().__init__(seed, mutable=mutable)
-            self.fn = ReadSnapshotAndStreamFn(None)
+            self.fn = ReadScanAndStreamFn(None)
             self.rows = Rows(self.stream._all.values(), self.rng)
             self.parked: StreamMerge | None = None
             self.horizon_passed = self.paused = False
@@ -160,20 +160,20 @@ def merged_reading(reading: Any, broken: Any) -> Any:
             self.repeats = self.rng.random() < 0.2
             self.refused = self.continued = self.begun = self.pauses = self.rows_first = 0
             progress, _ = SnapshotProgress().receive(
-                ExecuteSnapshot("1", ("T",), chunk_size=self.rng.choice((1, 2, 3, 9)))
+                ExecuteSnapshot("1", ("T",), chunk_rows=self.rng.choice((1, 2, 3, 9)))
             )
-            start = SnapshotsFrontier(
+            start = IncrementalFrontier(
                 Frontier.starting_at(self.stream.start, self.stream.horizon, mutable=mutable), progress
             )
             self.residuals = [(start, beam_watermark(start.watermark))]
 
         def tracker(self, frontier: Any) -> Any:
-            return SnapshotsTracker(frontier, SpannerTracker)
+            return IncrementalTracker(frontier, SpannerTracker)
 
         def _stored(self, frontier: Any) -> Any:
             return CODER.decode(CODER.encode(frontier))
 
-        def _merge(self, frontier: SnapshotsFrontier) -> StreamMerge:
+        def _merge(self, frontier: IncrementalFrontier) -> StreamMerge:
             parked, self.parked = self.parked, None
             if parked is not None and self.rng.random() < 0.8 and parked.resume(frontier):
                 self.continued += 1
@@ -210,7 +210,7 @@ def merged_reading(reading: Any, broken: Any) -> Any:
                     merge.row_claimed()
                 yield from self._changes(tracker, merge)
 
-        def _signal(self, frontier: SnapshotsFrontier) -> Signal:
+        def _signal(self, frontier: IncrementalFrontier) -> Signal:
             # A bounded read does not wait for a paused snapshot: near its end no pause comes.
             late = (frontier.stream.watermark or self.stream.horizon) > self.stream.horizon // 2
             kind = self.rng.random()
@@ -218,7 +218,7 @@ def merged_reading(reading: Any, broken: Any) -> Any:
                 self.pauses += 1
                 return PauseSnapshot("p")
             if kind < 0.5 and not late and self.repeats:
-                return ExecuteSnapshot(str(self.steps), ("T",), chunk_size=self.rng.choice((1, 2, 3, 9)))
+                return ExecuteSnapshot(str(self.steps), ("T",), chunk_rows=self.rng.choice((1, 2, 3, 9)))
             return ResumeSnapshot("r")
 
         def _changes(self, tracker: Any, merge: StreamMerge | None) -> Iterator[Any]:
@@ -233,7 +233,7 @@ def merged_reading(reading: Any, broken: Any) -> Any:
                 answer = self.stream.ask(token, position.timestamp, end)
                 if end == self.stream.horizon:
                     self.horizon_passed = True
-                steps, position = to_steps(token, position, answer, most_in_run=self.rng.choice((1, 3)))
+                steps, position = to_steps(token, position, answer, max_in_claim=self.rng.choice((1, 3)))
                 for changes, step in steps:
                     if not changes or merge is None or not merge.notes_changes:
                         yield changes, step

@@ -13,16 +13,16 @@ import pytest
 
 from penstock.io.change_streams.watermark import beam_watermark
 from penstock.io.spanner.frontier import Frontier
-from penstock.io.spanner.read import ReadSnapshotAndStreamFn
+from penstock.io.spanner.initial_scan.frontier import KeyRange, RangeRead, RowsRead, ScanFrontier, Table
+from penstock.io.spanner.initial_scan.rows import READ
+from penstock.io.spanner.initial_scan.tracker import ScanCoder, ScanTracker
+from penstock.io.spanner.read import ReadScanAndStreamFn
 from penstock.io.spanner.record import DataChangeRecord, Mod, Mods
-from penstock.io.spanner.snapshot.frontier import KeyRange, RangeRead, RowsRead, SnapshotFrontier, Table
-from penstock.io.spanner.snapshot.rows import READ
-from penstock.io.spanner.snapshot.tracker import SnapshotCoder, SnapshotTracker
 from penstock.io.spanner.tracker import FrontierCoder
 
 HISTORIES = 300
 TABLES = (Table("T", ("K",), (1,), 1), Table("U", ("K",), (1,), 1))
-CODER = SnapshotCoder(FrontierCoder())
+CODER = ScanCoder(FrontierCoder())
 
 
 class Rows:
@@ -55,18 +55,18 @@ class Rows:
 def snapshot_reading(reading: Any, broken: Any) -> Any:
     """Return a class that reads one history of `reading`, after a snapshot at a time within it."""
 
-    class SnapshotReading(reading):  # type: ignore[misc]
+    class InitialScanReading(reading):  # type: ignore[misc]
         def __init__(
             self, seed: int, *, whole_ranges: bool = False, gap: int = 1, crash_at: int | None = None
         ) -> None:
             super().__init__(seed, crash_at=crash_at)
             self.whole_ranges = whole_ranges
-            self.fn = ReadSnapshotAndStreamFn(None)
+            self.fn = ReadScanAndStreamFn(None)
             times = sorted({record.commit_timestamp for record in self.stream.records})
             timestamp = self.rng.choice(times)
             self.rows = Rows(self.rng, timestamp)
             self.stream.snapshot = timestamp
-            frontier = SnapshotFrontier(
+            frontier = ScanFrontier(
                 timestamp,
                 TABLES,
                 self.rows.ranges,
@@ -77,15 +77,15 @@ def snapshot_reading(reading: Any, broken: Any) -> Any:
 
         def tracker(self, frontier: Any) -> Any:
             stored = CODER.decode(CODER.encode(frontier)).settled()
-            if isinstance(stored, SnapshotFrontier):
-                return SnapshotTracker(stored, whole_ranges=self.whole_ranges)
+            if isinstance(stored, ScanFrontier):
+                return ScanTracker(stored, whole_ranges=self.whole_ranges)
             return super().tracker(stored)
 
         def _stored(self, frontier: Any) -> Any:
             return CODER.decode(CODER.encode(frontier))
 
         def _steps(self, tracker: Any) -> Iterator[tuple[list[DataChangeRecord], Any]]:
-            if isinstance(tracker, SnapshotTracker):
+            if isinstance(tracker, ScanTracker):
                 return self._snapshot_steps(tracker)
             return super()._steps(tracker)  # type: ignore[no-any-return]
 
@@ -123,7 +123,7 @@ def snapshot_reading(reading: Any, broken: Any) -> Any:
             self.committed = [record for record in self.committed if record.mod_type != READ]
             super()._check_all()
 
-    return SnapshotReading
+    return InitialScanReading
 
 
 @pytest.mark.slow
@@ -163,13 +163,13 @@ def broken_histories(snapshot_reading: Any, histories: int = 60, **options: Any)
 def test_a_stream_that_opens_before_the_last_range_breaks_many_histories(
     snapshot_reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settled = SnapshotFrontier.settled
+    settled = ScanFrontier.settled
 
-    def with_ranges_left(self: SnapshotFrontier) -> Any:
+    def with_ranges_left(self: ScanFrontier) -> Any:
         return settled(self if len(self.ranges) > 1 else replace(self, ranges={}))
 
     assert broken_histories(snapshot_reading) == 0
-    monkeypatch.setattr(SnapshotFrontier, "settled", with_ranges_left)
+    monkeypatch.setattr(ScanFrontier, "settled", with_ranges_left)
     assert broken_histories(snapshot_reading) > 20
 
 
@@ -181,5 +181,5 @@ def test_claiming_unordered_rows_by_key_loses_rows(
     snapshot_reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert broken_histories(snapshot_reading, whole_ranges=True) == 0
-    monkeypatch.setattr(SnapshotTracker, "try_split", SnapshotTracker.__mro__[1].try_split)
+    monkeypatch.setattr(ScanTracker, "try_split", ScanTracker.__mro__[1].try_split)
     assert broken_histories(snapshot_reading, whole_ranges=True) > 30

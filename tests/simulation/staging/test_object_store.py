@@ -20,8 +20,8 @@ from penstock.io.staging.remote import RemoteStore
 from penstock.object_stores.location import Location
 from penstock.object_stores.requests import RequestUncertainError
 from penstock.object_stores.store import ObjectStore
-from tests.object_stores.simulated import SimulatedClock, SimulatedRequests
 from tests.simulation.staging.epochs import CrashPoint, World, play
+from tests.support.object_stores.simulated import SimulatedClock, SimulatedRequests
 
 Answer = TypeVar("Answer")
 Objects = dict[str, bytes]

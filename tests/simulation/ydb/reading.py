@@ -11,14 +11,14 @@ import random
 from collections import Counter
 from typing import Any
 
-from penstock.emulators.ydb.database import Database
-from penstock.emulators.ydb.topic import TopicError
 from penstock.io.ydb.frontier import Advanced, Finished, Frontier
 from penstock.io.ydb.preflight import first_frontier
 from penstock.io.ydb.record import ChangefeedRecord
 from penstock.io.ydb.source import ChangeStream
 from penstock.io.ydb.steps import Message, PartitionSteps, Rules
 from penstock.io.ydb.tracker import FrontierCoder, YdbTracker
+from penstock_emulators.ydb.database import Database
+from penstock_emulators.ydb.topic import TopicError
 from tests.unit.ydb.memory import TABLE, described
 
 MILLISECOND = 1_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.cloud.bigtable_v2.types import bigtable as service
 
-from penstock.io.bigtable.frontier import Opening
+from penstock.io.bigtable.frontier import Position
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.record import CloseStream
 from penstock.io.change_streams.status import UnreachableError
@@ -58,25 +58,25 @@ class FakeCall:
 
 
 class FakeSource:
-    """Answers openings with scripts, in turn; `opened` are the openings asked for."""
+    """Answers positions with scripts, in turn; `opened` are the positions asked for."""
 
     def __init__(self) -> None:
         self.backoff = FakeBackoff()
-        self.opened: list[Opening] = []
+        self.opened: list[Position] = []
         self.calls: list[FakeCall] = []
         self._scripts: dict[KeyRange, list[tuple[list[Any], bool]]] = {}
 
     def will_say(self, partition: KeyRange, *said: Any, ends: bool = False) -> None:
         self._scripts.setdefault(partition, []).append((list(said), ends))
 
-    def open(self, opening: Opening) -> FakeCall:
-        self.opened.append(opening)
-        scripts = self._scripts.get(opening.partition, [])
+    def open(self, position: Position) -> FakeCall:
+        self.opened.append(position)
+        scripts = self._scripts.get(position.partition, [])
         said, ends = scripts.pop(0) if scripts else ([], False)
         self.calls.append(FakeCall(said, ends=ends))
         return self.calls[-1]
 
-    def refused_close(self, opening: Opening, close: CloseStream) -> Exception:
+    def refused_close(self, position: Position, close: CloseStream) -> Exception:
         return UnreachableError(f"closed with {close.code}")
 
 

@@ -55,7 +55,7 @@ def test_transient_statuses_are_retried(code: str) -> None:
         ("NOT_FOUND", "no table", False, SetupError, "Check the three names"),
         ("PERMISSION_DENIED", "no", False, SetupError, "roles/bigtable.user"),
         ("UNAUTHENTICATED", "no", False, SetupError, "gcloud auth"),
-        ("UNIMPLEMENTED", "no", False, SetupError, "penstock.emulators.bigtable"),
+        ("UNIMPLEMENTED", "no", False, SetupError, "penstock emulator bigtable"),
         ("DATA_LOSS", "no", False, ChangeStreamError, "refused"),
     ],
 )

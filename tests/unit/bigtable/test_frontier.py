@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import LineageError
-from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Frontier, Opening, Reopened, Segment
+from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Frontier, Position, Reopened, Segment
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.record import Continuation
 from penstock.io.bigtable.tracker import FrontierCoder
@@ -28,12 +28,12 @@ def closed(partition: KeyRange, *ways: tuple[KeyRange, KeyRange]) -> Closed:
 
 
 def tokens(frontier: Frontier, partition: KeyRange) -> list[str]:
-    return [token for _, token in frontier.openings[partition].tokens]
+    return [token for _, token in frontier.positions[partition].tokens]
 
 
 def test_a_new_frontier_reads_every_listed_partition_from_the_start() -> None:
     frontier = Frontier.starting_at(5, [HIGH, LOW])
-    assert frontier.openings == {LOW: Opening(LOW, (), 5), HIGH: Opening(HIGH, (), 5)}
+    assert frontier.positions == {LOW: Position(LOW, (), 5), HIGH: Position(HIGH, (), 5)}
     assert frontier.watermark == 5
 
 
@@ -44,7 +44,7 @@ def test_a_list_of_partitions_with_a_hole_is_refused() -> None:
 
 def test_a_split_under_a_reader_continues_in_both_halves() -> None:
     frontier = reading(A_C).apply(closed(A_C, (A_B, A_B), (B_C, B_C)))
-    assert {part: opening.tokens[0][1] for part, opening in frontier.openings.items()} == {
+    assert {part: position.tokens[0][1] for part, position in frontier.positions.items()} == {
         A_B: "new b'a'",
         B_C: "new b'b'",
     }
@@ -52,7 +52,7 @@ def test_a_split_under_a_reader_continues_in_both_halves() -> None:
 
 def test_a_merged_partition_opens_when_its_last_parent_has_closed() -> None:
     frontier = reading(A_B, B_C).apply(closed(A_B, (A_B, A_C)))
-    assert list(frontier.openings) == [B_C]
+    assert list(frontier.positions) == [B_C]
     frontier = frontier.apply(closed(B_C, (B_C, A_C)))
     assert tokens(frontier, A_C) == ["new b'a'", "new b'b'"]
 
@@ -61,14 +61,14 @@ def test_three_parents_merge_in_any_order() -> None:
     for order in ([A_B, B_C, C_D], [C_D, A_B, B_C], [B_C, C_D, A_B]):
         frontier = reading(A_B, B_C, C_D)
         for number, parent in enumerate(order):
-            assert (KeyRange(b"a", b"d") in frontier.openings) is False, number
+            assert (KeyRange(b"a", b"d") in frontier.positions) is False, number
             frontier = frontier.apply(closed(parent, (parent, KeyRange(b"a", b"d"))))
         assert len(tokens(frontier, KeyRange(b"a", b"d"))) == 3
 
 
 def test_a_crossing_layout_opens_each_new_partition_with_the_tokens_of_its_parts() -> None:
     frontier = reading(A_B, B_D, D_E).apply(closed(B_D, (B_C, A_C), (C_D, C_E)))
-    assert list(frontier.openings) == [A_B, D_E]
+    assert list(frontier.positions) == [A_B, D_E]
     frontier = frontier.apply(closed(A_B, (A_B, A_C))).apply(closed(D_E, (D_E, C_E)))
     assert tokens(frontier, A_C) == ["new b'a'", "new b'b'"]
     assert tokens(frontier, C_E) == ["new b'c'", "new b'd'"]
@@ -105,7 +105,7 @@ def test_a_token_of_other_keys_is_refused() -> None:
 
 def test_a_target_outside_the_range_of_its_token_is_not_opened() -> None:
     frontier = reading(A_B).apply(closed(A_B, (A_B, C_D)))
-    assert list(frontier.openings) == [A_B]
+    assert list(frontier.positions) == [A_B]
 
 
 def test_the_watermark_is_held_by_waiting_segments() -> None:
@@ -122,7 +122,7 @@ def test_no_estimate_of_the_service_moves_a_watermark_back() -> None:
 def test_a_merge_that_never_completes_ends_when_the_waiting_segment_is_reopened() -> None:
     frontier = reading(A_B, B_C).apply(closed(A_B, (A_B, A_C)))
     frontier = frontier.apply(closed(B_C, (B_C, KeyRange(b"b", b"d"))))  # the layout has changed again
-    assert frontier.openings == {}
+    assert frontier.positions == {}
     assert frontier.waiting == {A_B: A_C, B_C: B_D}
     frontier = frontier.apply(Reopened(A_B))
     assert tokens(frontier, A_B) == ["new b'a'"]
@@ -142,7 +142,7 @@ def test_a_step_of_a_partition_that_may_not_be_open_is_refused() -> None:
 def test_a_dealt_part_waits_for_the_others_and_never_reopens_what_they_may_complete() -> None:
     one, two = sorted(reading(A_B, B_C).deal(2), key=lambda part: part.segments[0].range)
     one = one.apply(closed(A_B, (A_B, A_C)))
-    assert one.openings == {}
+    assert one.positions == {}
     assert one.waiting == {}
     two = two.apply(closed(B_C, (B_C, A_C)))
     assert tokens(Frontier.join([one, two]), A_C) == ["new b'a'", "new b'b'"]
@@ -168,11 +168,11 @@ def test_the_end_time_is_reached_while_a_merge_is_pending() -> None:
     """The other parent was read to the end: its keys get a token again, and what comes for them is dropped."""
     frontier = reading(LOW, HIGH, end=50).apply(closed(LOW, (LOW, EVERYTHING)))
     frontier = frontier.apply(Finished(HIGH))
-    (filler,) = (opening for opening in frontier.openings.values())
+    (filler,) = (position for position in frontier.positions.values())
     assert (filler.partition, filler.tokens, filler.bounded) == (HIGH, (), False)
     frontier = frontier.apply(closed(HIGH, (HIGH, EVERYTHING)))
     assert len(tokens(frontier, EVERYTHING)) == 2
-    assert frontier.openings[EVERYTHING].bounded
+    assert frontier.positions[EVERYTHING].bounded
     emits = frontier.key_filter()
     assert emits is not None
     assert emits(b"a")
@@ -182,7 +182,7 @@ def test_the_end_time_is_reached_while_a_merge_is_pending() -> None:
 
 def test_a_row_range_reads_only_the_partitions_that_it_touches() -> None:
     frontier = Frontier.starting_at(5, [LOW, HIGH], KeyRange(b"a", b"b"))
-    assert list(frontier.openings) == [LOW]
+    assert list(frontier.positions) == [LOW]
     emits = frontier.key_filter()
     assert emits is not None
     assert [emits(key) for key in (b"a", b"aa", b"b", b"z")] == [True, True, False, False]
@@ -191,11 +191,11 @@ def test_a_row_range_reads_only_the_partitions_that_it_touches() -> None:
 def test_a_merge_across_the_border_of_a_row_range_gets_the_token_from_outside() -> None:
     frontier = Frontier.starting_at(5, [LOW, HIGH], KeyRange(b"a", b"b"))
     frontier = frontier.apply(closed(LOW, (LOW, EVERYTHING)))
-    assert frontier.openings == {HIGH: Opening(HIGH, (), 5, bounded=False)}
+    assert frontier.positions == {HIGH: Position(HIGH, (), 5, bounded=False)}
     frontier = frontier.apply(closed(HIGH, (HIGH, EVERYTHING)))
     assert len(tokens(frontier, EVERYTHING)) == 2
     back = frontier.apply(closed(EVERYTHING, (LOW, LOW), (HIGH, HIGH)))
-    assert list(back.openings) == [LOW]
+    assert list(back.positions) == [LOW]
 
 
 def test_a_thousand_partitions_are_dealt_and_joined_quickly() -> None:

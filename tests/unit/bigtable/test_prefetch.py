@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from penstock.errors import DecodeError, LineageError
-from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Opening
+from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Position
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.pool import StreamPool
-from penstock.io.bigtable.prefetch import Limits, Prefetcher
+from penstock.io.bigtable.prefetch import _GATHER_SECONDS, Limits, Prefetcher
 from penstock.io.bigtable.reader import Batch
 from penstock.io.change_streams.status import UnreachableError
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
-START = Opening(EVERYTHING, (), 0)
+START = Position(EVERYTHING, (), 0)
 SECOND = 1_000_000_000
 
 
@@ -89,7 +89,7 @@ def test_a_bundle_may_end_after_a_heartbeat_or_a_lost_stream(source: Any, say: A
     source.will_say(LOW, old[1], UnreachableError("reset"))
     for part in (EVERYTHING, LOW):
         with Prefetcher(pool()) as prefetcher:
-            prefetcher.read({part: Opening(part, (), 0)})
+            prefetcher.read({part: Position(part, (), 0)})
             taken(prefetcher, 1)
             wait_until(lambda prefetcher=prefetcher: prefetcher.may_stop)
 
@@ -104,7 +104,7 @@ def test_an_interrupted_stream_continues_after_the_last_complete_record(
     with Prefetcher(pool()) as prefetcher:
         prefetcher.read({EVERYTHING: START})
         assert [step.token for step in taken(prefetcher, 2)] == ["a", "b"]
-    assert [opening.tokens for opening in source.opened] == [(), ((EVERYTHING, "a"),)]
+    assert [position.tokens for position in source.opened] == [(), ((EVERYTHING, "a"),)]
 
 
 def test_a_stream_that_ends_with_ok_and_no_close_is_opened_again(source: Any, say: Any, pool: Any) -> None:
@@ -157,7 +157,7 @@ def test_damage_is_raised_in_the_consumer_after_the_records_before_it(
 def test_a_heartbeat_of_another_partition_is_refused(source: Any, say: Any, pool: Any) -> None:
     source.will_say(LOW, say.heartbeat(HIGH, "x"))
     prefetcher = Prefetcher(pool())
-    prefetcher.read({LOW: Opening(LOW, (), 0)})
+    prefetcher.read({LOW: Position(LOW, (), 0)})
     with pytest.raises(LineageError, match="a heartbeat of"):
         taken(prefetcher, 1)
     prefetcher.close()
@@ -171,10 +171,10 @@ def test_one_refused_partition_is_retried_with_backoff_while_the_others_are_read
         source.will_say(HIGH, UnreachableError("this one only"))
     source.will_say(LOW, say.change("a"))
     with Prefetcher(pool()) as prefetcher:
-        prefetcher.read({LOW: Opening(LOW, (), 0), HIGH: Opening(HIGH, (), 0)})
+        prefetcher.read({LOW: Position(LOW, (), 0), HIGH: Position(HIGH, (), 0)})
         assert [step.token for step in taken(prefetcher, 1)] == ["a"]
         time.sleep(0.4)
-    assert 2 <= len([opening for opening in source.opened if opening.partition == HIGH]) < 10
+    assert 2 <= len([position for position in source.opened if position.partition == HIGH]) < 10
 
 
 def test_an_unavailable_service_fails_the_read_after_the_timeout(source: Any, pool: Any) -> None:
@@ -195,7 +195,7 @@ def test_a_parked_stream_continues_where_the_last_bundle_stopped(source: Any, sa
         prefetcher.read({EVERYTHING: START})
         assert [step.token for step in taken(prefetcher, 3)] == ["0", "1", "2"]
     with Prefetcher(kept) as prefetcher:
-        prefetcher.read({EVERYTHING: Opening(EVERYTHING, ((EVERYTHING, "2"),), None)})
+        prefetcher.read({EVERYTHING: Position(EVERYTHING, ((EVERYTHING, "2"),), None)})
         assert [step.token for step in taken(prefetcher, 3)] == ["3", "4", "5"]
     assert len(source.opened) == 1
 
@@ -203,25 +203,25 @@ def test_a_parked_stream_continues_where_the_last_bundle_stopped(source: Any, sa
 def test_each_stream_and_each_retry_is_counted_once(
     source: Any, say: Any, pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those of a thread that is faster than its borrower, or that runs while its stream is parked."""
+    """Also those of a thread that is faster than its consumer, or that runs while its stream is parked."""
     source.will_say(EVERYTHING, say.change("a"), UnreachableError("reset"))
     source.will_say(EVERYTHING, say.change("b"))
     kept = pool()
-    borrow = kept.borrow
+    resume = kept.resume
 
-    def borrow_late(opening: Opening) -> Any:
-        reader = borrow(opening)
+    def resume_late(position: Position) -> Any:
+        reader = resume(position)
         wait_until(lambda: reader.queued >= 2)
         return reader
 
-    monkeypatch.setattr(kept, "borrow", borrow_late)
+    monkeypatch.setattr(kept, "resume", resume_late)
     with Prefetcher(kept) as first:
         first.read({EVERYTHING: START})
         taken(first, 1)
         counted = [first.uncounted()]
     monkeypatch.undo()
     with Prefetcher(kept) as second:
-        second.read({EVERYTHING: Opening(EVERYTHING, ((EVERYTHING, "a"),), None)})
+        second.read({EVERYTHING: Position(EVERYTHING, ((EVERYTHING, "a"),), None)})
         taken(second, 1)
         counted.append(second.uncounted())
     assert [each[:2] for each in counted] == [(2, 1), (0, 0)]
@@ -235,15 +235,15 @@ def test_a_position_other_than_that_of_the_parked_stream_opens_a_new_stream(
     source.will_say(HIGH, say.change("b"), say.change("c"))
     source.will_say(HIGH, say.change("c"))
     kept = pool()
-    low, high = Opening(LOW, (), 0), Opening(HIGH, (), 0)
+    low, high = Position(LOW, (), 0), Position(HIGH, (), 0)
     with Prefetcher(kept) as prefetcher:
         prefetcher.read({LOW: low, HIGH: high})
         taken(prefetcher, 3)
     with Prefetcher(kept) as prefetcher:  # the epoch was repeated from an earlier record of one of the two
         prefetcher.read({LOW: low.moved("a", 5), HIGH: high.moved("b", 5)})
         assert [step.token for step in taken(prefetcher, 1, timeout=120)] == ["c"]
-    assert [opening.partition for opening in source.opened].count(LOW) == 1
-    assert [opening.partition for opening in source.opened].count(HIGH) == 2
+    assert [position.partition for position in source.opened].count(LOW) == 1
+    assert [position.partition for position in source.opened].count(HIGH) == 2
 
 
 def test_an_error_in_the_bundle_cancels_its_streams_and_ends_its_threads(
@@ -275,11 +275,11 @@ def test_a_bundle_of_another_part_cancels_parked_streams(source: Any, say: Any, 
     source.will_say(LOW, say.change("a"))
     kept = pool()
     with Prefetcher(kept) as prefetcher:
-        prefetcher.read({LOW: Opening(LOW, (), 0)})
+        prefetcher.read({LOW: Position(LOW, (), 0)})
         taken(prefetcher, 1)
     assert not source.calls[0].cancelled.is_set()
     with Prefetcher(kept) as prefetcher:
-        prefetcher.read({HIGH: Opening(HIGH, (), 0)})
+        prefetcher.read({HIGH: Position(HIGH, (), 0)})
         assert source.calls[0].cancelled.is_set()
 
 
@@ -287,7 +287,7 @@ def test_the_partition_with_the_lowest_position_is_read_first(source: Any, say: 
     source.will_say(LOW, say.change("low"))
     source.will_say(HIGH, say.change("high"))
     with Prefetcher(pool()) as prefetcher:
-        prefetcher.read({LOW: Opening(LOW, (), 9, watermark=9), HIGH: Opening(HIGH, (), 3, watermark=3)})
+        prefetcher.read({LOW: Position(LOW, (), 9, watermark=9), HIGH: Position(HIGH, (), 3, watermark=3)})
         time.sleep(0.1)
         batch = prefetcher.take(1)
         assert batch is not None
@@ -306,18 +306,18 @@ def test_several_partitions_with_few_records_share_one_wait(
     for number in range(5):
         partition = KeyRange(b"%d" % number, b"%d" % (number + 1))
         source.will_say(partition, say.change("a"), say.change("b"))
-        ready[partition] = Opening(partition, (), 0)
+        ready[partition] = Position(partition, (), 0)
     with Prefetcher(pool()) as prefetcher:
         prefetcher.read(ready)
         assert len(taken(prefetcher, 10)) == 10
-    assert len(waited) == 1
+    assert waited.count(_GATHER_SECONDS) == 1  # other threads of the process sleep too
 
 
 def test_a_partition_that_is_no_longer_ready_is_cancelled(source: Any, pool: Any) -> None:
     with Prefetcher(pool()) as prefetcher:
-        prefetcher.read({LOW: Opening(LOW, (), 0), HIGH: Opening(HIGH, (), 0)})
+        prefetcher.read({LOW: Position(LOW, (), 0), HIGH: Position(HIGH, (), 0)})
         assert prefetcher.take(0.05) is None
-        prefetcher.read({LOW: Opening(LOW, (), 0)})
+        prefetcher.read({LOW: Position(LOW, (), 0)})
         by_partition = {o.partition: c for o, c in zip(source.opened, source.calls, strict=True)}
         assert by_partition[HIGH].cancelled.is_set()
         assert not by_partition[LOW].cancelled.is_set()
@@ -330,7 +330,7 @@ def test_more_partitions_than_streams_take_turns(
     for partition in (LOW, HIGH):
         source.will_say(partition, say.change("x"))
     with Prefetcher(pool(max_concurrent_partitions=1)) as prefetcher:
-        ready = {LOW: Opening(LOW, (), 0), HIGH: Opening(HIGH, (), 0)}
+        ready = {LOW: Position(LOW, (), 0), HIGH: Position(HIGH, (), 0)}
         seen = set()
         until = time.monotonic() + PATIENCE_SECONDS
         while len(seen) < 2:

@@ -8,9 +8,10 @@ import grpc
 import pytest
 
 from penstock.event import NO_COLUMNS, CellChange, ChangeEvent, Op, Source, Version
-from penstock.io.bigtable import replica_mutations
+from penstock.io.bigtable.sink import values as sink_values
+from penstock.io.bigtable.sink.target import BigtableTarget
+from penstock.io.bigtable.sink.write import connector_of
 from penstock.io.bigtable.source import Connection
-from penstock.io.bigtable.write import BigtableTarget
 from penstock.io.staging.delivery import Delivery, Refusal, RefusalError
 
 SOURCE = Source("bigtable", "p/i", table="origin")
@@ -32,7 +33,7 @@ class Row:
     def __call__(self, request: Any, **options: Any) -> None:
         self.asked += 1
         values = [mutation.set_cell.value for mutation in request.false_mutations]
-        if len(values) > replica_mutations.MOST_MUTATIONS or BAD in values:
+        if len(values) > sink_values.MAX_MUTATIONS or BAD in values:
             raise InvalidArgument
         self.requests.append(values[:-1])
 
@@ -46,9 +47,9 @@ def change(number: int, *values: bytes) -> ChangeEvent:
 def deliver(
     events: list[ChangeEvent], monkeypatch: pytest.MonkeyPatch, most: int = 10, *, skip_refused: bool = True
 ) -> tuple[Row, tuple[Refusal, ...]]:
-    monkeypatch.setattr(replica_mutations, "MOST_MUTATIONS", most)
+    monkeypatch.setattr(sink_values, "MAX_MUTATIONS", most)
     target = BigtableTarget("p", "i", "t", Connection(emulator_host="localhost:1"))
-    sender = target.open(skip_refused=skip_refused)
+    sender = connector_of(target).open(skip_refused=skip_refused)
     row = Row()
     monkeypatch.setattr(sender, "_call", row)
     try:

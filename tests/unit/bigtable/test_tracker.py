@@ -29,7 +29,7 @@ def test_a_split_leaves_exactly_the_unclaimed_work() -> None:
     assert split is not None
     primary, residual = split
     assert primary.done
-    assert residual.openings[LOW].tokens == ((LOW, "b"),)
+    assert residual.positions[LOW].tokens == ((LOW, "b"),)
     assert not tracked.try_claim(Advanced(LOW, "c", 8))
     assert tracked.check_done()
 

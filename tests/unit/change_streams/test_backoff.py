@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.io.change_streams.backoff import LONGEST_PAUSE, Backoff
+from penstock.io.change_streams.backoff import MAX_PAUSE, Backoff
 
 
 class Clock:
@@ -27,7 +27,7 @@ def test_pauses_double_up_to_the_longest() -> None:
         service.failed("gone", 1e9)
         pauses.append(round(service.remaining_pause(), 6))
         clock.now += service.remaining_pause()
-    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, LONGEST_PAUSE, LONGEST_PAUSE]
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, MAX_PAUSE, MAX_PAUSE]
 
 
 def test_failures_of_other_threads_during_a_pause_do_not_lengthen_it() -> None:

@@ -15,7 +15,7 @@ from penstock.io.change_streams.coders import UndecodableRecordCoder
 from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.transforms import DeadLetters
 from tests.conformance.toy_source import LISTS, Lists, ReadFromLists, Record
-from tests.epochs import Epochs
+from tests.support.epochs import Epochs
 
 SECRET = b"a value of the row"
 BAD = UndecodableRecord(

@@ -19,7 +19,7 @@ from penstock.runner.remote import RemoteJob
 from penstock.runner.store import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Ended
 from penstock.runner.store.requests import Requests
-from penstock.telemetry.snapshot import Snapshot
+from penstock.telemetry.status import PipelineStatus
 
 PENDING = EpochState(residuals=(Residual("Read", "id", b"", 0, 0),))
 
@@ -183,8 +183,8 @@ def test_a_page_that_cannot_be_written_is_one_message(driver: Driver, tmp_path: 
 
 
 def test_the_charts_of_a_stopped_job_end_with_its_last_commit() -> None:
-    ran = [Snapshot(at, 1, at, None, None, None, {}) for at in (10.0, 11.0)]
-    stopped = Snapshot(4000.0, 1, 11.0, None, None, None, {})
+    ran = [PipelineStatus(at, 1, at, None, None, None, {}) for at in (10.0, 11.0)]
+    stopped = PipelineStatus(4000.0, 1, 11.0, None, None, None, {})
     assert jobs._while_it_ran([*ran, stopped]) == ran
 
 

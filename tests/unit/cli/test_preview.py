@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.commands import cli
-from penstock.cli.preview import LONGEST_SECONDS, PreviewObserver
+from penstock.cli.preview import MAX_SECONDS, PreviewObserver
 from penstock.io.change_streams.metrics import CHANGES
-from penstock.telemetry.snapshot import Snapshot
+from penstock.telemetry.status import PipelineStatus
 
 BEGAN = 1_000.0
 
@@ -48,8 +48,8 @@ class Run:
         return self.observer.look(at(epochs, watermark))
 
 
-def at(epochs: int, watermark: float | None = None, changes: int = 0) -> Snapshot:
-    return Snapshot(0, epochs, None, watermark, None, None, {CHANGES: changes})
+def at(epochs: int, watermark: float | None = None, changes: int = 0) -> PipelineStatus:
+    return PipelineStatus(0, epochs, None, watermark, None, None, {CHANGES: changes})
 
 
 def test_it_ends_when_as_many_changes_are_shown_as_were_asked_for() -> None:
@@ -75,9 +75,9 @@ def test_it_ends_an_epoch_after_everything_from_before_it_began_is_read() -> Non
 def test_it_ends_after_a_minute_although_the_source_has_more() -> None:
     run = Run()
     run.look(epochs=0)
-    run.now += 10 * LONGEST_SECONDS  # Spark may need long to start
+    run.now += 10 * MAX_SECONDS  # Spark may need long to start
     assert run.look("a", epochs=1) == ""
-    run.now += LONGEST_SECONDS
+    run.now += MAX_SECONDS
     assert run.look(epochs=2) == "no more within 60 s"
 
 

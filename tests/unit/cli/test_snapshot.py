@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.commands import cli
-from penstock.io.change_streams.snapshots.signals import (
+from penstock.io.change_streams.incremental.signals import (
     ExecuteSnapshot,
     PauseSnapshot,
     ResumeSnapshot,

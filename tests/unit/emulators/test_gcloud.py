@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.emulators.gcloud import BIGTABLE, SPANNER, Component, EmulatorNotFoundError
-from penstock.emulators.server_process import READY, ServerProcess, free_port
+from penstock_emulators.gcloud import BIGTABLE, SPANNER, Component, EmulatorNotFoundError
+from penstock_emulators.server_process import READY, ServerProcess, free_port
 
 both = pytest.mark.parametrize("emulator", [SPANNER, BIGTABLE], ids=lambda each: each.name)
 

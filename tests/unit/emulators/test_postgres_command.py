@@ -7,8 +7,8 @@ import socket
 import pytest
 from click.testing import CliRunner
 
-from penstock.emulators import postgres
-from penstock.emulators.postgres_command import command
+from penstock_emulators import postgres
+from penstock_emulators.commands import postgres as command
 
 
 def test_a_machine_without_postgresql_is_told_which_packages_bring_it(

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.event import Kind, Op, Source
-from penstock.signatures import EMPTY, arguments_of
+from penstock.options import EMPTY, arguments_of
 from penstock.transforms.formats.catalog import CATALOG, formats_of, make_format
 from tests.unit.formats.events import event_of, schema_of
 

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError
 from penstock.io.kafka import sender as sender_module
 from penstock.io.kafka.errors import KafkaTargetError, unreachable_broker
 from penstock.io.kafka.target import KafkaTarget
+from penstock.io.kafka.write import connector_of
 from penstock.io.staging import TargetUnavailableError
 
 API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
@@ -68,7 +69,7 @@ def test_a_wrong_password_is_named_by_the_check_and_is_no_outage(
     login = {"sasl.username": "u", "sasl.password": "hunter2"}
     target = KafkaTarget(refusing_broker, lambda _: [], guarantee=guarantee, config=config | login)
     with pytest.raises(KafkaTargetError, match=r"did not accept the credentials: check sasl\.\*") as refused:
-        target.check()
+        connector_of(target).check()
     assert "hunter2" not in str(refused.value)
 
 
@@ -79,7 +80,7 @@ def test_brokers_that_do_not_answer_are_an_outage_that_is_told_once(
     monkeypatch.setattr(sender_module, "_METADATA_SECONDS", 0.5)
     monkeypatch.setattr(sender_module, "_REQUEST_SECONDS", 0.5)
     with pytest.raises(TargetUnavailableError, match=r"no answer at 127\.0\.0\.1:1: connection refused$"):
-        KafkaTarget("127.0.0.1:1", lambda _: [], guarantee=guarantee).check()
+        connector_of(KafkaTarget("127.0.0.1:1", lambda _: [], guarantee=guarantee)).check()
     assert [record.getMessage() for record in caplog.records if record.name.endswith("librdkafka")] == []
 
 
@@ -117,7 +118,7 @@ def test_to_look_for_a_topic_does_not_create_it(monkeypatch: pytest.MonkeyPatch)
     brokers = Brokers("orders")
     monkeypatch.setattr(sender_module, "AdminClient", lambda *_, **__: brokers)
     given: dict[str, Any] = {"guarantee": "idempotent", "create_topics": False}
-    KafkaTarget("b:1", lambda _: [], topic="orders", **given).check()
+    connector_of(KafkaTarget("b:1", lambda _: [], topic="orders", **given)).check()
     with pytest.raises(KafkaTargetError, match="a topic does not exist"):
-        KafkaTarget("b:1", lambda _: [], topic="payments", **given).check()
+        connector_of(KafkaTarget("b:1", lambda _: [], topic="payments", **given)).check()
     assert set(brokers.topics) == {"orders"}

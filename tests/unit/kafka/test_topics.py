@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.io.kafka.records import Record
 from penstock.io.kafka.sender import KafkaSender
 from penstock.io.kafka.target import KafkaTarget
+from penstock.io.kafka.values import Record
 from penstock.transforms.formats.debezium import DebeziumFormat
 
 

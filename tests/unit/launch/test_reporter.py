@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.launch.reporter import Reporter, Style, choose_style, send_logs_to
-from penstock.telemetry.snapshot import Snapshot
+from penstock.telemetry.status import PipelineStatus
 
 
 class Terminal(io.StringIO):
@@ -18,8 +18,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def snapshot(at: float, mods: int) -> Snapshot:
-    return Snapshot(at, 1, at, at, None, None, {"changes": mods})
+def status(at: float, mods: int) -> PipelineStatus:
+    return PipelineStatus(at, 1, at, at, None, None, {"changes": mods})
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_progress_line_is_due_again_after_the_interval_of_its_style() -> None:
     now = [0.0]
     reporter = Reporter(Style.LINE, io.StringIO(), clock=lambda: now[0])
     assert reporter.due()
-    reporter.show(snapshot(0.0, 0))
+    reporter.show(status(0.0, 0))
     now[0] = 1.9
     assert not reporter.due()
     now[0] = 2.0
@@ -56,11 +56,11 @@ def test_the_style_none_is_never_due() -> None:
     assert not Reporter(Style.NONE, io.StringIO()).due()
 
 
-def test_the_rate_covers_the_last_five_seconds_and_not_the_last_snapshot() -> None:
+def test_the_rate_covers_the_last_five_seconds_and_not_the_last_status() -> None:
     stream = io.StringIO()
     reporter = Reporter(Style.JSON, stream)
     for at, mods in [(0.0, 0), (1.0, 1000), (2.0, 1000), (4.0, 1000), (6.0, 2000), (11.0, 2000)]:
-        reporter.show(snapshot(at, mods))
+        reporter.show(status(at, mods))
     rates = [json.loads(line)["changes_per_second"] for line in stream.getvalue().splitlines()]
     assert rates == [0.0, 1000.0, 500.0, 250.0, 200.0, 0.0]
 
@@ -81,7 +81,7 @@ def test_people_get_every_message_as_text() -> None:
 def test_the_live_line_shows_progress_and_keeps_messages_above_it() -> None:
     stream = Terminal()
     with Reporter(Style.LIVE, stream) as reporter:
-        reporter.show(snapshot(0.0, 12))
+        reporter.show(status(0.0, 12))
         reporter.message("log", "a [bracket] is no markup")
     assert "12 in all" in stream.getvalue()
     assert "a [bracket] is no markup" in stream.getvalue()

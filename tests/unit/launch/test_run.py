@@ -282,11 +282,11 @@ class FakeObserver:
 
     looks: int = 0
 
-    def look(self, snapshot: Any) -> str:
+    def look(self, status: Any) -> str:
         self.looks += 1
         return "enough" if self.looks == 2 else ""
 
-    def finish(self, snapshot: Any, *, interrupted: bool) -> str:
+    def finish(self, status: Any, *, interrupted: bool) -> str:
         return f"{self.looks} looks, {interrupted=}"
 
 

@@ -7,7 +7,7 @@ import pytest
 from penstock.object_stores.errors import StoreRefusedError, StoreUnavailableError
 from penstock.object_stores.guarantees import UnsuitableStoreError, check_guarantees
 from penstock.object_stores.store import ObjectStore
-from tests.object_stores.simulated import (
+from tests.support.object_stores.simulated import (
     CONFLICT,
     LOST_AFTER,
     LOST_BEFORE,

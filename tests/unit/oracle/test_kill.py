@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.oracle.kill import After, FileAppears, Later, Run, campaign, kill_at, session_members
-from tests.waiting import wait_until
+from tests.support.oracle.kill import After, FileAppears, Later, Run, campaign, kill_at, session_members
+from tests.support.waiting import wait_until
 
 FAMILY = """
 import os, subprocess, sys, time

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.oracle.change import Change, changes_of, nanoseconds
-from tests.oracle.lines import read_lines
-from tests.oracle.replay import differences, plain, replay
-from tests.oracle.rules import broken_rules, counted
-from tests.oracle.watch import Consumer
-from tests.oracle.watermarks import Report, StagedFile, broken_watermarks
+from tests.support.oracle.change import Change, changes_of, nanoseconds
+from tests.support.oracle.lines import read_lines
+from tests.support.oracle.replay import differences, plain, replay
+from tests.support.oracle.rules import broken_rules, counted
+from tests.support.oracle.watch import Consumer
+from tests.support.oracle.watermarks import Report, StagedFile, broken_watermarks
 
 ORACLE = Path(__file__).parents[2] / "oracle"
 

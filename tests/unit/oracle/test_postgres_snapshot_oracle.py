@@ -10,7 +10,7 @@ from tests.integration.postgres.test_snapshot_kills import (
     assert_rows_follow_only_what_they_see,
     replayed,
 )
-from tests.oracle.lines import Line
+from tests.support.oracle.lines import Line
 
 
 def line(kind, new, old=None, at=None):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.integration.sinks.source import (
+from tests.support.sinks.source import (
     COMPARED,
     ROUND,
     SLOTS,

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.io import bigtable, change_streams, spanner
 from penstock.io.bigtable import ReadFromBigtableChangeStream, ReadFromBigtableTable
-from penstock.io.change_streams.settings import Limits
 from penstock.io.files import WriteToJsonLines
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.ydb import ReadFromYdbChangefeed
+from penstock.options import arguments_of
 from penstock.pipelines.bigtable_to_files import bigtable_to_files
 from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.postgres_to_files import postgres_to_files
@@ -25,8 +23,7 @@ from penstock.pipelines.ydb_to_files import ydb_to_files
 from penstock.templates import templates
 from penstock.transforms.formats.catalog import CATALOG
 
-DOCS = Path(__file__).parents[3] / "docs"
-SOURCES = [(ReadFromSpannerChangeStream, "spanner.md"), (ReadFromBigtableChangeStream, "bigtable.md")]
+SOURCES = (ReadFromSpannerChangeStream, ReadFromBigtableChangeStream)
 PIPELINES = [
     (spanner_to_files, ReadFromSpannerChangeStream, {"output", "lineage_log"}),
     (bigtable_to_files, ReadFromBigtableChangeStream, {"output", "lineage_log", "shape", "base64"}),
@@ -45,28 +42,18 @@ def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {name: each for name, each in found.items() if each.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def test_both_sources_take_the_common_parameters_with_one_type() -> None:
-    ours, theirs = (parameters(transform) for transform, _ in SOURCES)
+def test_sources_take_the_parameters_that_they_share_with_one_type_and_default() -> None:
+    ours, theirs = map(arguments_of, SOURCES)
     assert COMMON | {"project", "instance"} <= ours.keys() & theirs.keys()
-    for name in ours.keys() & theirs.keys():
-        assert ours[name].annotation == theirs[name].annotation, name
-        if name != "max_concurrent_partitions":  # a query and a stream cost the service different amounts
-            assert ours[name].default == theirs[name].default, name
-
-
-def test_limits_have_the_names_of_the_parameters() -> None:
-    assert set(inspect.signature(Limits).parameters) <= COMMON
-    for transform, _ in SOURCES:
-        for name, each in inspect.signature(Limits.checked).parameters.items():
-            if name in COMMON - {"max_concurrent_partitions"}:
-                assert parameters(transform)[name].default == each.default
+    for name in ours.keys() & theirs.keys() - {"max_concurrent_partitions"}:
+        assert (ours[name].type, ours[name].default) == (theirs[name].type, theirs[name].default), name
 
 
 @pytest.mark.parametrize(("build", "transform", "own"), PIPELINES)
 def test_a_pipeline_passes_each_parameter_on_under_its_name_and_default(
     build: Callable[..., Any], transform: type, own: set[str]
 ) -> None:
-    known = {**parameters(WriteToJsonLines), **parameters(transform)}
+    known = {**arguments_of(WriteToJsonLines), **arguments_of(transform)}
     own = {*own, *EventOptions.__dataclass_fields__, *FORMATS}
     for name, each in parameters(build).items():
         if name not in own:
@@ -82,26 +69,10 @@ def test_times_and_sizes_of_a_template_say_their_unit(template: Any) -> None:
             assert "in seconds" in parameter.help
 
 
-@pytest.mark.parametrize(("transform", "page"), SOURCES)
-def test_the_docs_and_the_docstring_list_exactly_the_parameters(transform: type, page: str) -> None:
-    text = (DOCS / page).read_text()
-    table = text.partition("\n## Arguments\n")[2].partition("\n## ")[0]
-    listed = {
-        name
-        for row in table.splitlines()
-        if row.startswith("| `")
-        for name in re.findall(r"`(\w+)`", row.split("|")[1])
-    }
-    assert listed == set(parameters(transform))
-    documented = inspect.getdoc(transform) or ""
-    named = re.findall(r"^    ([a-z_]+(?:, [a-z_]+)*): ", documented, re.MULTILINE)
-    assert {name for names in named for name in names.split(", ")} == set(parameters(transform))
-
-
 def test_the_bigtable_table_takes_the_parameters_of_the_change_stream() -> None:
-    table, stream = parameters(ReadFromBigtableTable), parameters(ReadFromBigtableChangeStream)
+    table, stream = arguments_of(ReadFromBigtableTable), arguments_of(ReadFromBigtableChangeStream)
     for name, each in table.items():
-        assert (each.annotation, each.default) == (stream[name].annotation, stream[name].default), name
+        assert (each.type, each.default) == (stream[name].type, stream[name].default), name
     assert {"emulator_host", "api_endpoint", "unavailable_seconds"} <= table.keys()
 
 

@@ -17,10 +17,10 @@ from penstock.io.delta.target import DeltaTarget
 from penstock.io.staging.publish_epochs import PublishEpochs
 from penstock.io.staging.send_after_commit import SendAfterCommit
 from penstock.io.staging.transform import WriteStagedFiles
+from penstock.options import arguments_of
 from penstock.pipelines.preview import CHANGE, Preview, Shown, _collect, _encode, _events_as_json
 from penstock.pipelines.sinks import SINKS, SinkKind
 from penstock.pipelines.sources import SOURCES
-from penstock.signatures import arguments_of
 from penstock.templates.template import templates
 from penstock.transforms.formats.debezium import DebeziumFormat
 from tests.unit.formats.events import event_of, schema_of

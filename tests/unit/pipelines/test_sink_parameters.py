@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from penstock.options import arguments_of
 from penstock.pipelines.sinks import SINKS, SinkKind
 from penstock.pipelines.source_to_sink import _sink
-from penstock.signatures import arguments_of
 from penstock.templates.template import templates
 
 KINDS = pytest.mark.parametrize(("name", "kind"), SINKS.items())
@@ -43,7 +43,7 @@ def test_the_default_of_a_parameter_is_that_of_the_sink(name: str, kind: SinkKin
         shown = templates()[f"{source}-to-{name}"].parameters
         for argument in kind.names:
             default = known[argument].default
-            if default in (inspect.Parameter.empty, None):
+            if default in (inspect.Parameter.empty, None, {}):
                 assert shown[kind.parameter(argument)].default is None
             else:
                 assert shown[kind.parameter(argument)].default == default

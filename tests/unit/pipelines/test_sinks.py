@@ -7,8 +7,8 @@ from typing import get_origin
 
 import pytest
 
+from penstock.options import arguments_of
 from penstock.pipelines.sinks import SINKS, SinkKind
-from penstock.signatures import arguments_of
 from penstock.transforms.formats.debezium import DebeziumFormat
 
 

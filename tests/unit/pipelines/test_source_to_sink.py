@@ -11,11 +11,11 @@ import pytest
 from penstock.errors import UsageError
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.filter import Selection
+from penstock.options import arguments_of
 from penstock.pipelines.postgres_to_files import postgres_to_files
 from penstock.pipelines.sinks import SINKS, SinkKind
 from penstock.pipelines.source_to_sink import build_function, main
 from penstock.pipelines.sources import SOURCES
-from penstock.signatures import arguments_of
 from penstock.templates.template import templates
 
 KINDS = pytest.mark.parametrize(("name", "kind"), SINKS.items())

@@ -19,7 +19,7 @@ from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.postgres.column_types import column_type
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction, Table, TableColumn
-from penstock.io.pubsub.messages import messages_of
+from penstock.io.pubsub.values import messages_of
 from penstock.pipelines.event_lines import EventLines
 from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.postgres_to_files import postgres_to_files
@@ -27,6 +27,7 @@ from penstock.pipelines.source_to_sink import _apply, build_function
 from penstock.transforms import DebeziumFormat
 from penstock.transforms.formats.debezium_transaction import placed_events
 from penstock.transforms.formats.lines import Line
+from tests.support.batches import Elements
 
 SHOP = SimpleNamespace(database="shop", publication="changes", slot="srv")
 SOURCE = {"dsn": "dbname=shop", "publication": "changes", "slot": "srv"}
@@ -117,7 +118,7 @@ def test_records_of_queues_are_those_of_files() -> None:
     options = EventOptions.of("postgres", {"format": "debezium", "transaction_metadata": True})
     format = DebeziumFormat("srv")
     with beam.Pipeline(FnApiRunner()) as pipeline:
-        source = beam.Create([TimestampedValue(each, 1) for each in records], reshuffle=False)
+        source = Elements([(each, 1_000_000) for each in records])
         source.stream = SHOP
         _apply(pipeline, "postgres", source, options, NotedRecords(format), metadata=format)
     assert seen == [(f"srv.{name}", line) for name, line in in_files]

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from penstock.io.postgres.client import Now
-from penstock.io.postgres.connection import ServerClock, StreamedLog, _until_pause
+from penstock.io.postgres.connection import ServerClock, StreamedCall, _until_pause
 
 MIB = 1 << 20
 
@@ -38,7 +38,7 @@ def test_a_connection_is_asked_for_a_megabyte_at_most() -> None:
         def now(self) -> Now:
             return Now(0, 0)
 
-    StreamedLog(Client(), Stream(), None, 1).read(256)  # type: ignore[arg-type]
+    StreamedCall(Client(), Stream(), None, 1).read(256)  # type: ignore[arg-type]
     assert asked == [MIB]
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import SetupError, UsageError
-from penstock.io.change_streams.flat import FlatFrontier, Position
+from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.postgres.coder import ChangeStreamCoder, LogFrontierCoder
-from penstock.io.postgres.log_reader import LogPosition
 from penstock.io.postgres.preflight import Slot, check_shards
+from penstock.io.postgres.reader import Position
 from penstock.io.postgres.source import ChangeStream
 
 STREAM = ChangeStream("shop", "orders", "one", 0, None, (("three", "rest"), ("two", "people,places")))
@@ -43,7 +43,10 @@ def test_streams_and_positions_of_several_slots_survive_a_checkpoint() -> None:
     for stream in (STREAM, *STREAM.shards):
         assert coder.decode(coder.encode(stream)) == stream
     frontier = FlatFrontier(
-        {name: Position(list(LogPosition(number, 3, "system")), number) for number, name in enumerate("abc")},
+        {
+            name: FlatPosition(list(Position(number, 3, "system")), number)
+            for number, name in enumerate("abc")
+        },
         None,
     )
     assert LogFrontierCoder().decode(LogFrontierCoder().encode(frontier)) == frontier
@@ -51,18 +54,22 @@ def test_streams_and_positions_of_several_slots_survive_a_checkpoint() -> None:
 
 def test_a_position_of_an_older_checkpoint_knows_no_published_tables() -> None:
     coder = LogFrontierCoder()
-    known = LogPosition(7, 3, "system", published="packed")
-    encoded = coder.encode(FlatFrontier({"a": Position(list(known), 7)}, None))
-    assert coder.decode(encoded).positions["a"].at == list(known)
+    known = Position(7, 3, "system", published="packed")
+    encoded = coder.encode(FlatFrontier({"a": FlatPosition(list(known), 7)}, None))
+    assert coder.decode(encoded).positions["a"].position == list(known)
     older = encoded.replace(b',"packed"]', b"]")
     assert older != encoded
-    assert coder.decode(older).positions["a"].at == list(known._replace(published=""))
+    assert coder.decode(older).positions["a"].position == list(known._replace(published=""))
 
 
 def test_a_read_begins_at_the_confirmed_position_of_each_slot() -> None:
     fn = ReadFromPostgresChangeStream.bounded_fn(source()._settings)
     frontier = fn.first_frontier(STREAM, {"one": Slot(10, "s"), "two": Slot(20, "s"), "three": Slot(30, "s")})
-    assert {name: at.at[0] for name, at in frontier.positions.items()} == {"one": 10, "two": 20, "three": 30}
+    assert {name: at.position[0] for name, at in frontier.positions.items()} == {
+        "one": 10,
+        "two": 20,
+        "three": 30,
+    }
 
 
 @pytest.mark.parametrize(

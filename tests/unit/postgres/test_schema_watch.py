@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.io.change_streams.snapshots.options import SnapshotOptions
+from penstock.io.change_streams.incremental.options import SnapshotOptions
 from penstock.io.change_streams.status import UnreachableError
-from penstock.io.postgres.log_reader import CaughtUp, LogPosition
+from penstock.io.postgres.reader import CaughtUp, Position
 from penstock.io.postgres.schema_watch import (
     LOOK_SECONDS,
     Published,
@@ -19,7 +19,7 @@ from penstock.io.postgres.schema_watch import (
     differences,
     repair_of,
 )
-from tests.unit.postgres.test_log_reader import START, Server, claim, reader
+from tests.unit.postgres.test_reader import START, Server, claim, reader
 
 FOLDER = repair_of(SnapshotOptions(signal_folder="/signals"))
 AGAIN = "To send them again, run: penstock snapshot /signals --table public.orders"
@@ -151,7 +151,7 @@ def test_a_look_that_fails_does_not_end_the_read() -> None:
     reading = reader(Server([CaughtUp(10, 10)]), watch=SchemaWatch(ask, "p", ("*",), FOLDER))
     try:
         claim(reading, reading.take(5))
-        assert reading.position == LogPosition(10, 0, "system")
+        assert reading.position == Position(10, 0, "system")
         assert reading.uncounted().retries == 0  # the log is not opened again
     finally:
         reading.stop()

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from penstock.event.column_types import ColumnType, Kind
-from penstock.io.change_streams.snapshots.channels import FileChannel
-from penstock.io.change_streams.snapshots.engine import ChunkRequest
-from penstock.io.postgres.record import Table, TableColumn
-from penstock.io.postgres.snapshots.chunks import (
+from penstock.io.change_streams.incremental.channels import FileChannel
+from penstock.io.change_streams.incremental.engine import ChunkRequest
+from penstock.io.postgres.incremental.chunks import (
     ChunkStatement,
     end_of_records,
     parse_snapshot,
     published_columns,
 )
+from penstock.io.postgres.record import Table, TableColumn
 
 BLOCK, SEGMENT = 8192, 16 << 20
 TEXT = ColumnType(Kind.STRING, "text")

@@ -6,21 +6,21 @@ import queue
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.io.change_streams.snapshots.engine import Chunk, FailedChunk
-from penstock.io.change_streams.snapshots.notifications import ScanStatus
-from penstock.io.change_streams.snapshots.options import SnapshotOptions, initial_request
-from penstock.io.change_streams.snapshots.progress import SnapshotProgress
-from penstock.io.change_streams.snapshots.signals import ExecuteSnapshot
-from penstock.io.postgres.log_reader import InitialSnapshot
+from penstock.io.change_streams.incremental.engine import Chunk, FailedChunk
+from penstock.io.change_streams.incremental.notifications import ScanStatus
+from penstock.io.change_streams.incremental.options import SnapshotOptions, initial_request
+from penstock.io.change_streams.incremental.progress import SnapshotProgress
+from penstock.io.change_streams.incremental.signals import ExecuteSnapshot
+from penstock.io.postgres.incremental.chunks import SnapshotRow
+from penstock.io.postgres.incremental.merge import SnapshotMerge
+from penstock.io.postgres.reader import ReadView
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction
-from penstock.io.postgres.snapshots.chunks import SnapshotRow
-from penstock.io.postgres.snapshots.merge import SnapshotMerge
 from tests.unit.postgres.test_snapshot_chunks import statement, table
 
 TABLE = table("a")
 
 
-INITIAL_SNAPSHOT = InitialSnapshot("5:9:6", 100, 50, "exported", 1)
+INITIAL_SNAPSHOT = ReadView("5:9:6", 100, 50, "exported", 1)
 """It contains the transactions below 9 except 6, all of which were committed up to 50."""
 
 
@@ -31,11 +31,11 @@ class Held:
         self.name, self._lost = name, lost
         self.released = False
 
-    def begin(self, stopped: Any) -> InitialSnapshot:
+    def begin(self, stopped: Any) -> ReadView:
         self.name = INITIAL_SNAPSHOT.name
         return INITIAL_SNAPSHOT
 
-    def resume(self, initial: InitialSnapshot) -> bool:
+    def resume(self, initial: ReadView) -> bool:
         self.name = "" if self._lost else initial.name
         return not self._lost
 
@@ -46,7 +46,7 @@ class Held:
 
 
 def merging(
-    progress: SnapshotProgress, held: Any = None, initial: InitialSnapshot | None = None
+    progress: SnapshotProgress, held: Any = None, initial: ReadView | None = None
 ) -> tuple[SnapshotMerge, Any]:
     """Return a merge and its worker, whose `asked` has the requests."""
     asked: list[Any] = []

@@ -12,9 +12,10 @@ from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError
 
 from penstock.event import Op
 from penstock.io.pubsub.target import PubSubTarget
+from penstock.io.pubsub.write import connector_of
 from penstock.io.staging.delivery import Delivery, RefusalError, TargetUnavailableError
 from penstock.transforms.formats.debezium import DebeziumFormat
-from tests.changing_table import changed_table
+from tests.support.changing_table import changed_table
 
 
 class UnavailableClient(pubsub_v1.PublisherClient):
@@ -33,7 +34,7 @@ def send(client: type, monkeypatch: pytest.MonkeyPatch, *, ordering: bool = True
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", "localhost:1")
     monkeypatch.setattr(pubsub_v1, "PublisherClient", client)
     events = [event for event in changed_table(4, 40, partial=False).events if event.op is not Op.TRUNCATE]
-    sender = PubSubTarget("project", "orders", DebeziumFormat("shop"), ordering=ordering).open(
+    sender = connector_of(PubSubTarget("project", "orders", DebeziumFormat("shop"), ordering=ordering)).open(
         skip_refused=False
     )
     try:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runner.spark import archive
-from penstock.runner.spark.archive import find_archive
+from penstock.runner.spark import class_archive
+from penstock.runner.spark.class_archive import find_archive
 from penstock.runner.spark.java import Java
 from penstock.runner.spark.settings import java_options
 
@@ -21,14 +21,14 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
     jars = tmp_path / "spark" / "jars"
     jars.mkdir(parents=True)
     (jars / "spark-core.jar").write_bytes(b"classes")
-    monkeypatch.setattr(archive, "spark_home", lambda: tmp_path / "spark")
+    monkeypatch.setattr(class_archive, "spark_home", lambda: tmp_path / "spark")
     monkeypatch.setattr("sys.prefix", str(tmp_path / "venv"))
     (tmp_path / "penstock").mkdir()
     return {"XDG_CACHE_HOME": str(tmp_path)}
 
 
 def put(environment: dict[str, str], content: bytes, length: int, folder: str = "penstock") -> Path:
-    path = Path(environment["XDG_CACHE_HOME"], folder, f"{archive._name(JAVA)}-{length}.jsa")
+    path = Path(environment["XDG_CACHE_HOME"], folder, f"{class_archive.archive_name(JAVA)}-{length}.jsa")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -11,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runner.spark.daemon_handoff import ADDRESS, listen, take_over
+from penstock.runner.spark.daemon_handoff import ADDRESS, early_daemon, listen, take_over
+from penstock.runner.spark.gateway import start_process
+from tests.support.waiting import wait_until
 
 EARLY = """
-import itertools, os, socket, sys
+import os, socket, sys
 from penstock.runner.spark.daemon_handoff import take_over
 
-parents = itertools.chain([1], itertools.repeat(int(sys.argv[2])))
-connection = take_over(socket.socket(fileno=int(sys.argv[1])), parent=lambda: next(parents))
+connection = take_over(socket.socket(fileno=int(sys.argv[1])), jvm=1, parent=lambda: int(sys.argv[2]))
 if connection is not None:
     print(os.environ["ONLY_SPARK"], sys.argv[1:], os.getcwd(), "/of/spark" in sys.path, flush=True)
     print(sys.stdin.readline(), end="", file=sys.stderr, flush=True)
@@ -122,3 +124,21 @@ def test_an_early_daemon_ends_if_the_jvm_ended_while_modules_were_imported(tmp_p
     with listen(str(tmp_path / "d")) as listener:
         # The process that had started this one was 7; it has been adopted by 1 since.
         assert take_over(listener, parent=lambda: 1, jvm=7) is None
+
+
+def test_an_early_daemon_ends_if_the_jvm_ended_before_it_could_ask_who_started_it(tmp_path: Path) -> None:
+    address = tmp_path / "d"
+    process = start_process(["/bin/true"], {**os.environ}, early_daemon(str(address)))
+    process.communicate()
+    wait_until(address.exists)
+    wait_until(lambda: not processes_of(str(address)), "the early daemon does not end")
+
+
+def processes_of(argument: str) -> list[str]:
+    """Return the ids of the processes that have this argument on their command line. Linux only."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(argument) in (folder / "cmdline").read_bytes().split(b"\0"):
+                found.append(folder.name)
+    return found

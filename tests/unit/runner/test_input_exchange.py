@@ -6,12 +6,12 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.attempt import Attempt, Driver
+from penstock.attempt import Attempt, DriverToken
 from penstock.runner.spark.input_exchange import MAX_WAIT_SECONDS, input_of, this_process
 from penstock.runner.tasks.epoch import EpochInput, EpochLimits, TaskInput
 
 EPOCH = EpochInput(
-    Attempt("job", 1, 7, "first", (Driver(1, "token"),)),
+    Attempt("job", 1, 7, "first", (DriverToken(1, "token"),)),
     partitions=2,
     limits=EpochLimits(1.0, 1, 1),
     inputs=(TaskInput(), TaskInput()),

@@ -101,7 +101,7 @@ def test_the_windows_of_a_key_are_read_and_stored_once_however_many_begin_and_en
 
 
 def test_windows_of_more_keys_than_are_kept_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(active_windows, "MOST_KEPT", 4)
+    monkeypatch.setattr(active_windows, "MAX_KEPT", 4)
     epochs = Epochs()
     keys = [b"k%d" % number for number in range(5)]
     epochs.run({key: [0, 100, 200] for key in keys}, 0)

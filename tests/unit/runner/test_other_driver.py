@@ -25,7 +25,7 @@ from penstock.runner.store import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Ended, Pipeline, Process, Started
 from penstock.runner.store.object_filesystem import ObjectFileSystem
 from penstock.runner.store.requests import Requests, RequestWatch
-from tests.object_stores.simulated import SimulatedClock, SimulatedRequests, store_of
+from tests.support.object_stores.simulated import SimulatedClock, SimulatedRequests, store_of
 
 ELSEWHERE = Process(17, "host-a", "another machine", "1")
 SHOP = Pipeline("postgres-to-delta", ("slot nc_delta",))

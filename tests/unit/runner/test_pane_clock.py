@@ -53,8 +53,8 @@ class Window:
             now_us=lambda: next(clock),
         )
 
-    def set_back(self, step_us: int) -> None:
-        self._panes(iter(())).set_back(step_us)
+    def set_back(self, back_us: int) -> None:
+        self._panes(iter(())).set_back(back_us)
 
     def _emit(self, pane: Pane) -> None:
         self.fired.append(pane.count)

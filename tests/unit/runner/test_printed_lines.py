@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from penstock.runner.spark.gateway import JvmProcess
-from penstock.runner.spark.printed_lines import ASKED, MARK
+from penstock.runner.spark.printed_lines import LINE_PREFIX, VARIABLE
 
 WORKER = """
 import sys
-from penstock.runner.spark.printed_lines import mark_prints
-mark_prints()
-mark_prints()
+from penstock.runner.spark.printed_lines import prefix_prints
+prefix_prints()
+prefix_prints()
 print("one\\ntwo")
 print("th", end="", flush=True)
 print("ree \\N{SNOWMAN}")
@@ -38,18 +38,18 @@ def printed(environment: dict[str, str]) -> bytes:
 
 def test_a_worker_of_a_local_master_marks_each_line_that_it_prints() -> None:
     lines = ["one\n", "two\n", "three \N{SNOWMAN}\n", "no line end"]
-    marked = b"".join(MARK + each.encode() for each in lines)
-    assert printed({ASKED: "1"}).replace(b"a message\n", b"") == marked
+    marked = b"".join(LINE_PREFIX + each.encode() for each in lines)
+    assert printed({VARIABLE: "1"}).replace(b"a message\n", b"") == marked
 
 
 def test_a_worker_of_a_cluster_marks_nothing() -> None:
-    assert MARK not in printed({"PYTHONUTF8": "1"})
+    assert LINE_PREFIX not in printed({"PYTHONUTF8": "1"})
 
 
 def test_marked_lines_go_to_standard_output_and_into_no_error_message(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    script = b"sleep 0; printf '%sa row\\nWARN a message\\n%slate\\n'" % (MARK, MARK)
+    script = b"sleep 0; printf '%sa row\\nWARN a message\\n%slate\\n'" % (LINE_PREFIX, LINE_PREFIX)
     process = subprocess.Popen(
         ["/bin/sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

@@ -31,7 +31,7 @@ from penstock.runner.store.cells import (
     unpack,
 )
 from penstock.runner.store.keys import KEY_GROUPS, groups_of, key_group, partition_of
-from penstock.runner.tasks.grouping_run import _Values
+from penstock.runner.tasks.grouping_bundle import _Values
 from penstock.runner.windows.grouping import Grouping, read_group
 
 

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-MUTANTS = {path.stem for path in (ROOT / "tests" / "mutants").glob("*.patch")}
+MUTANTS = {
+    name
+    for file in (ROOT / "tests").rglob("mutants.toml")
+    for name in re.findall(r'^name = "(.+)"$', file.read_text(), re.MULTILINE)
+}
 PREFIXES = ("reading", "spanner", "transforms", "change-streams")
 FOLDERS = (
     "tests/unit/spanner",
@@ -32,7 +36,7 @@ def cases() -> list[tuple[str, str, str]]:
 
 
 def mutants_in(cell: str) -> list[str]:
-    """Return the names of patches: ``name`` of spanner-name, ``name (`reading-…`)``, or in full in backquotes."""
+    """Return the names of mutants: ``name`` of spanner-name, ``name (`reading-…`)``, or in full in backquotes."""
     names = []
     for each in cell.split(", "):
         name, _, prefix = each.partition(" (`")

@@ -17,7 +17,7 @@ from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.query import Query
 from penstock.io.spanner.read import ReadSpannerFn
 from penstock.timestamps import parse_timestamp
-from tests.unit.spanner.windows import MILLI, FakeWindow, beats, new_backoff
+from tests.unit.spanner.calls import MILLI, FakeCall, beats, new_backoff
 
 SECOND = 1000 * MILLI
 DAY = 86_400 * SECOND
@@ -92,10 +92,10 @@ class DayBehind:
         self.backoff = new_backoff()
         self.clock = ServiceClock(time.time_ns, wall=lambda: time.time_ns() - DAY)
 
-    def ask(self, query: Query, position: str, seconds: float) -> FakeWindow:
+    def open(self, query: Query, position: str, seconds: float) -> FakeCall:
         values = {name: text for name, _, text in query.params}
         end = parse_timestamp(values["end_timestamp"] or "")
-        return FakeWindow(beats("p", 0, end), end)
+        return FakeCall(beats("p", 0, end), end)
 
 
 @pytest.mark.parametrize("behind", [SECOND, DAY + 3600 * SECOND], ids=["tail", "history"])
@@ -107,7 +107,7 @@ def test_a_reader_whose_clock_is_a_day_behind_reads_up_to_the_time_of_the_servic
     monkeypatch.setattr(fn, "_client", lambda stream: DayBehind())
     start = time.time_ns()
     positions = {"p": Position(start - behind)}
-    with fn._pool(transform.stream).checkout(Frontier(positions, {})) as prefetcher, closing(prefetcher):
+    with fn._pool(transform.stream).prefetching(Frontier(positions, {})) as prefetcher, closing(prefetcher):
         prefetcher.read(positions)
         assert any(position >= start for position in _positions(prefetcher))
 

@@ -19,8 +19,8 @@ from penstock.io.spanner.position import Position
 from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.record import PartitionStartRecord
-from tests.unit.spanner.windows import Answer, limits, new_backoff, windows_of
-from tests.unit.spanner.windows import children as children_message
+from tests.unit.spanner.calls import Answer, calls_of, limits, new_backoff
+from tests.unit.spanner.calls import children as children_message
 
 AT_5 = Frontier({"p": Position(5), "q": Position(7)}, {})
 
@@ -71,7 +71,7 @@ def reading(answer: Answer, *, start: int, end: int) -> tuple[ReadSpannerFn, Any
 
     class Fn(ReadSpannerFn):
         def _pool(self, stream: Any) -> Any:
-            ask, _, _ = windows_of(answer)
+            ask, _, _ = calls_of(answer)
             return WithoutPool(lambda: Prefetcher(ask, new_backoff(), limits(), end))
 
     read = ReadFromSpannerChangeStream(

@@ -14,19 +14,19 @@ from penstock.io.spanner.frontier import Advanced, Announced, Frontier, Step
 from penstock.io.spanner.pool import StreamPool
 from penstock.io.spanner.position import Position
 from penstock.io.spanner.prefetch import Prefetcher
-from tests.unit.spanner.windows import (
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+from tests.unit.spanner.calls import (
     MILLI,
     Answer,
-    FakeWindow,
+    FakeCall,
     beats,
+    calls_of,
     children,
     heartbeat,
     limits,
     new_backoff,
     reader_threads,
-    windows_of,
 )
-from tests.waiting import PATIENCE_SECONDS, wait_until
 
 Make = Callable[..., tuple[StreamPool, list[tuple[str, int, int]]]]
 
@@ -34,10 +34,10 @@ Make = Callable[..., tuple[StreamPool, list[tuple[str, int, int]]]]
 @pytest.fixture
 def pool() -> Iterator[Make]:
     made: list[Prefetcher] = []
-    windows: list[list[FakeWindow]] = []
+    windows: list[list[FakeCall]] = []
 
     def make(answer: Answer, **changed: Any) -> tuple[StreamPool, list[tuple[str, int, int]]]:
-        ask, asked, opened = windows_of(answer)
+        ask, asked, opened = calls_of(answer)
         windows.append(opened)
 
         def prefetcher(ahead: ReadAhead) -> Prefetcher:
@@ -93,7 +93,7 @@ def test_the_next_bundle_continues_with_the_batches_that_were_read_ahead(pool: M
     found: list[Step] = []
     at = Position(start)
     for _ in range(3):
-        with kept.checkout(Frontier({"p": at}, {})) as prefetcher:
+        with kept.prefetching(Frontier({"p": at}, {})) as prefetcher:
             found += steps_of(prefetcher, {"p": at}, 2)
             at = position(found[-1])
     assert found == [Advanced("p", Position(start + number)) for number in range(1, 7)]
@@ -103,7 +103,7 @@ def test_the_next_bundle_continues_with_the_batches_that_were_read_ahead(pool: M
 def test_a_bundle_ends_without_waiting_for_its_windows(pool: Make) -> None:
     at = Position(time.time_ns())
     kept, asked = pool(beats, poll_seconds=600)
-    with kept.checkout(Frontier({"p": at}, {})) as prefetcher:
+    with kept.prefetching(Frontier({"p": at}, {})) as prefetcher:
         steps_of(prefetcher, {"p": at}, 1)
         wait_until(lambda: asked[-1][2] > time.time_ns(), "no window looks ahead")
     assert asked[-1][2] > time.time_ns()
@@ -114,11 +114,11 @@ def test_a_bundle_ends_without_waiting_for_its_windows(pool: Make) -> None:
 def test_a_partition_at_another_position_is_queried_again_and_the_others_continue(pool: Make) -> None:
     begin = Position(time.time_ns())
     kept, asked = pool(beats)
-    with kept.checkout(Frontier({"a": begin, "b": begin}, {})) as prefetcher:
+    with kept.prefetching(Frontier({"a": begin, "b": begin}, {})) as prefetcher:
         steps = steps_of(prefetcher, {"a": begin, "b": begin}, 4)
     at = {step.token: position(step) for step in steps}
     assert set(at) == {"a", "b"}
-    with kept.checkout(Frontier({"a": at["a"], "b": begin}, {})) as again:  # of b, the bundle is repeated
+    with kept.prefetching(Frontier({"a": at["a"], "b": begin}, {})) as again:  # of b, the bundle is repeated
         assert again is prefetcher
         again_steps = steps_of(again, {"a": at["a"], "b": begin}, 6)
     first = {step.token: position(step) for step in reversed(again_steps)}
@@ -130,10 +130,10 @@ def test_a_partition_at_another_position_is_queried_again_and_the_others_continu
 def test_a_partition_that_the_bundle_does_not_ask_for_is_dropped_with_its_credit(pool: Make) -> None:
     begin = Position(time.time_ns())
     kept, asked = pool(beats)
-    with kept.checkout(Frontier({"a": begin, "b": begin}, {})) as prefetcher:
+    with kept.prefetching(Frontier({"a": begin, "b": begin}, {})) as prefetcher:
         steps = steps_of(prefetcher, {"a": begin, "b": begin}, 4)
     at = {step.token: position(step) for step in steps}
-    with kept.checkout(Frontier({"a": at["a"]}, {})) as again:
+    with kept.prefetching(Frontier({"a": at["a"]}, {})) as again:
         assert again is prefetcher
         steps_of(again, {"a": at["a"]}, 3)
         time.sleep(0.1)
@@ -156,39 +156,39 @@ def test_a_bundle_repeated_from_before_an_announcement_gets_the_announcement_aga
         yield heartbeat(start + 2)
 
     kept, _ = pool(splits)
-    with kept.checkout(Frontier({"p": Position(start)}, {})) as prefetcher:
+    with kept.prefetching(Frontier({"p": Position(start)}, {})) as prefetcher:
         (advanced,) = steps_of(prefetcher, {"p": Position(start)}, 1)
     at = {"p": position(advanced)}
-    with kept.checkout(Frontier(at, {})) as prefetcher:
+    with kept.prefetching(Frontier(at, {})) as prefetcher:
         announced, *_ = steps_of(prefetcher, at, 1 + further)
     assert isinstance(announced, Announced)
     again = {"p": Position(start + 1 + further)}  # the bundle was lost, and with it that the child is known
-    with kept.checkout(Frontier(again, {})) as prefetcher:
+    with kept.prefetching(Frontier(again, {})) as prefetcher:
         assert steps_of(prefetcher, again, 1) == [announced]
 
 
 def test_two_bundles_at_once_have_two_prefetchers(pool: Make) -> None:
     a, b = {"a": Position(time.time_ns())}, {"b": Position(time.time_ns())}
     kept, _ = pool(beats)
-    with kept.checkout(Frontier(a, {})) as first, kept.checkout(Frontier(b, {})) as second:
+    with kept.prefetching(Frontier(a, {})) as first, kept.prefetching(Frontier(b, {})) as second:
         assert first is not second
         at_a = {"a": position(steps_of(first, a, 1)[0])}
         at_b = {"b": position(steps_of(second, b, 1)[0])}
-    with kept.checkout(Frontier(at_b, {})) as again:
+    with kept.prefetching(Frontier(at_b, {})) as again:
         assert again is second
-        with kept.checkout(Frontier(at_a, {})) as other:
+        with kept.prefetching(Frontier(at_a, {})) as other:
             assert other is first
-            with kept.checkout(Frontier(at_a, {})) as third:
+            with kept.prefetching(Frontier(at_a, {})) as third:
                 assert third is not first, "a second read of the same partitions has its own prefetcher"
 
 
-def test_a_bundle_of_another_part_discards_parked_prefetchers(pool: Make) -> None:
+def test_a_bundle_of_another_part_stops_parked_prefetchers(pool: Make) -> None:
     """Another worker reads that part now, and two readers would ask for everything twice."""
     a, b = {"a": Position(time.time_ns())}, {"b": Position(time.time_ns())}
     kept, asked = pool(beats)
-    with kept.checkout(Frontier(a, {})) as prefetcher:
+    with kept.prefetching(Frontier(a, {})) as prefetcher:
         steps_of(prefetcher, a, 1)
-    with kept.checkout(Frontier(b, {})) as other:
+    with kept.prefetching(Frontier(b, {})) as other:
         time.sleep(0.1)  # what it asked last may still run
         count = sum(token == "a" for token, _, _ in asked)
         steps_of(other, b, 5)
@@ -207,19 +207,19 @@ def test_a_partition_that_is_behind_is_dropped_when_the_bundle_ends() -> None:
             time.sleep(0.005)
         raise UnreachableError("cancelled")
 
-    def of_behind() -> list[FakeWindow]:
+    def of_behind() -> list[FakeCall]:
         return [window for (token, _, _), window in zip(asked, windows, strict=True) if token == "behind"]
 
-    ask, asked, windows = windows_of(answer)
+    ask, asked, windows = calls_of(answer)
     kept = StreamPool(1 << 20, lambda ahead: Prefetcher(ask, new_backoff(), limits(), None, ahead=ahead))
     partitions = {"behind": Position(time.time_ns() - 60_000 * MILLI), "live": Position(time.time_ns())}
-    with kept.checkout(Frontier(partitions, {})) as prefetcher:
+    with kept.prefetching(Frontier(partitions, {})) as prefetcher:
         at = {step.token: position(step) for step in steps_of(prefetcher, partitions, 3)}
         assert not of_behind()[0].cancelled_at
     time.sleep(0.1)
     (window,) = of_behind()
     assert window.cancelled_at
-    with kept.checkout(Frontier({**partitions, **at}, {})) as again:
+    with kept.prefetching(Frontier({**partitions, **at}, {})) as again:
         assert again is prefetcher
     prefetcher.close()
 
@@ -227,7 +227,7 @@ def test_a_partition_that_is_behind_is_dropped_when_the_bundle_ends() -> None:
 def test_an_error_in_the_bundle_ends_its_threads(pool: Make) -> None:
     at = {"p": Position(time.time_ns())}
     kept, _ = pool(beats)
-    with pytest.raises(ArithmeticError), kept.checkout(Frontier(at, {})) as prefetcher:
+    with pytest.raises(ArithmeticError), kept.prefetching(Frontier(at, {})) as prefetcher:
         steps_of(prefetcher, at, 1)
         raise ArithmeticError
     assert reader_threads() == []
@@ -242,12 +242,12 @@ def test_a_failure_of_a_parked_prefetcher_is_raised_in_the_next_bundle(pool: Mak
         raise LookupError("broken window")
 
     kept, _ = pool(breaks)
-    with kept.checkout(Frontier({"p": Position(start)}, {})) as prefetcher:
+    with kept.prefetching(Frontier({"p": Position(start)}, {})) as prefetcher:
         (step,) = steps_of(prefetcher, {"p": Position(start)}, 1)
     time.sleep(0.2)
     with (
         pytest.raises(LookupError, match="broken window"),
-        kept.checkout(Frontier({"p": position(step)}, {})) as again,
+        kept.prefetching(Frontier({"p": position(step)}, {})) as again,
     ):
         steps_of(again, {"p": position(step)}, 1)
 
@@ -262,18 +262,18 @@ def test_a_parked_prefetcher_that_no_bundle_asks_for_ends_and_releases_its_credi
 
     at = {"p": Position(time.time_ns() - 1_000 * MILLI)}
     kept, _ = pool(many, idle_stream_seconds=0.2, buffer_bytes=2_000)
-    with kept.checkout(Frontier(at, {})) as prefetcher:
+    with kept.prefetching(Frontier(at, {})) as prefetcher:
         (step,) = steps_of(prefetcher, at, 1)
     wait_until(lambda: not reader_threads(), reader_threads)
     assert prefetcher._state.queued_bytes == 0
-    with kept.checkout(Frontier({"p": position(step)}, {})) as again:
+    with kept.prefetching(Frontier({"p": position(step)}, {})) as again:
         assert again is not prefetcher
 
 
 def test_no_prefetcher_is_parked_without_idle_seconds_or_without_work(pool: Make) -> None:
     at = {"p": Position(time.time_ns())}
     kept, _ = pool(beats, idle_stream_seconds=0)
-    with kept.checkout(Frontier(at, {})) as prefetcher:
+    with kept.prefetching(Frontier(at, {})) as prefetcher:
         steps_of(prefetcher, at, 1)
     assert reader_threads() == []
 
@@ -281,7 +281,7 @@ def test_no_prefetcher_is_parked_without_idle_seconds_or_without_work(pool: Make
         yield children(begin, "p", "child")
 
     kept, _ = pool(ends)
-    with kept.checkout(Frontier(at, {})) as prefetcher:
+    with kept.prefetching(Frontier(at, {})) as prefetcher:
         steps_of(prefetcher, at, 2)
     assert reader_threads() == []
 
@@ -297,7 +297,7 @@ def test_all_prefetchers_of_a_process_share_one_budget(pool: Make) -> None:
     budget = 20 * message
     a, b = {"a": Position(time.time_ns() - 1_000 * MILLI)}, {"b": Position(time.time_ns() - 1_000 * MILLI)}
     shared, _ = pool(flood, buffer_bytes=budget)
-    with shared.checkout(Frontier(a, {})) as first, shared.checkout(Frontier(b, {})) as second:
+    with shared.prefetching(Frontier(a, {})) as first, shared.prefetching(Frontier(b, {})) as second:
         first.read(a)
         second.read(b)
         wait_until(lambda: first._state.queued_bytes and second._state.queued_bytes)

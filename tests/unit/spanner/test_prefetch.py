@@ -17,19 +17,19 @@ from penstock.io.spanner.metrics import SpannerMetrics
 from penstock.io.spanner.position import Position
 from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.tracker import SpannerTracker
-from tests.unit.spanner.windows import (
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+from tests.unit.spanner.calls import (
     MILLI,
-    FakeWindow,
+    FakeCall,
     beats,
+    calls_of,
     heartbeat,
     limits,
     new_backoff,
     opened,
     reader_threads,
     taken,
-    windows_of,
 )
-from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 def test_an_idle_partition_is_queried_again_from_its_last_heartbeat() -> None:
@@ -213,7 +213,7 @@ def test_a_partition_that_alone_is_refused_is_retried_with_growing_pauses(after:
         yield heartbeat(end)
 
     backoff = new_backoff()
-    ask, asked, _ = windows_of(refused)
+    ask, asked, _ = calls_of(refused)
     with closing(Prefetcher(ask, backoff, limits(unavailable_seconds=60), None)) as prefetcher:
         prefetcher.read({"bad": Position(time.time_ns() - MILLI), "good": Position(time.time_ns())})
         taken(prefetcher, 1.0)
@@ -254,7 +254,7 @@ def test_a_refused_lowest_partition_does_not_delay_a_split() -> None:
         yield
 
     backoff = new_backoff()
-    ask, asked, _ = windows_of(refused)
+    ask, asked, _ = calls_of(refused)
     with closing(Prefetcher(ask, backoff, limits(unavailable_seconds=60), None)) as prefetcher:
         prefetcher.read({"bad": Position(time.time_ns() - 5000 * MILLI)})
         wait_until(lambda: len(asked) > 1)
@@ -268,11 +268,11 @@ def test_a_clock_behind_the_service_does_not_make_the_reader_spin() -> None:
 
     asked: list[int] = []
 
-    class Instant(FakeWindow):
+    class Instant(FakeCall):
         def __iter__(self) -> Iterator[Any]:
             yield from (message.SerializeToString() for message in self._messages)
 
-    def ask(token: str, start: int, end: int) -> FakeWindow:
+    def ask(token: str, start: int, end: int) -> FakeCall:
         asked.append(end)
         return Instant(ends_at_once(token, start, end), end)
 

@@ -11,9 +11,9 @@ from penstock.io.spanner.query import (
     change_stream_query,
     function_of,
     partition_key,
+    query_end,
     stream_options_query,
     token_of,
-    window_end,
 )
 
 
@@ -74,4 +74,4 @@ def test_names_that_no_change_stream_can_have_are_refused(name: str) -> None:
 def test_a_window_never_ends_before_its_position_or_after_the_end(
     position: int, until: int, end: int | None, expected: int
 ) -> None:
-    assert window_end(position, until, end) == expected
+    assert query_end(position, until, end) == expected

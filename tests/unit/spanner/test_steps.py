@@ -49,7 +49,7 @@ def test_a_long_run_is_several_steps_so_that_a_split_need_not_wait_for_its_end(d
     assert [len(run) for run, _ in steps] == [100, 100, 50]
     assert [record for run, _ in steps for record in run] == records
     assert steps[0][1] == Advanced("p", Position(100, {"t": ((0, 0),)}))
-    single, _ = to_steps("p", Position(0), records, most_in_run=1)
+    single, _ = to_steps("p", Position(0), records, max_in_claim=1)
     assert (len(single), single[-1][1]) == (250, Advanced("p", position))
 
 

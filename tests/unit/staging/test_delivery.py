@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.attempt import Driver
+from penstock.attempt import DriverToken
 from penstock.errors import InvariantError
 from penstock.event.coder import encode_event
 from penstock.io.staging import (
@@ -35,7 +35,7 @@ from penstock.io.staging.send import SendBatchesFn
 from tests.simulation.sinks.epochs import event_of
 
 
-def delivery(generation: int, epoch: int, drivers: Sequence[Driver] = ()) -> Delivery:
+def delivery(generation: int, epoch: int, drivers: Sequence[DriverToken] = ()) -> Delivery:
     return Delivery("sink", "job", 0, 4, generation, epoch, tuple(drivers))
 
 
@@ -50,13 +50,13 @@ BATCH = StagedBatch(delivery(1, 5), 2, len(CONTENT), 0, content=CONTENT)
 @given(st.lists(st.sampled_from(["commit", "take over"]), min_size=1), st.data())
 def test_in_one_history_deliveries_after_the_ledger_are_sent_and_others_are_skipped_or_refused(steps, data):
     """Only a driver that was superseded sends a delivery of an older generation than the ledger's."""
-    number, drivers, committed = 1, [Driver(1, "a")], []
+    number, drivers, committed = 1, [DriverToken(1, "a")], []
     for step in steps:
         number += 1
         if step == "commit":
             committed.append(delivery(drivers[-1].generation, number, drivers))
         else:
-            drivers = [*drivers, Driver(number, f"{number}")][-3:]
+            drivers = [*drivers, DriverToken(number, f"{number}")][-3:]
     if committed:
         ledger = data.draw(st.integers(0, len(committed) - 1))
         entry = committed[ledger].position
@@ -86,7 +86,7 @@ def test_a_checkpoint_that_was_copied_is_refused_and_not_skipped(ledger, generat
         is_delivered(ledger, delivery(generation, epoch))
 
 
-OWN = (Driver(5, "e"), Driver(51, "a"), Driver(60, "b"))
+OWN = (DriverToken(5, "e"), DriverToken(51, "a"), DriverToken(60, "b"))
 
 
 @pytest.mark.parametrize(

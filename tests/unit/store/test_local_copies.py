@@ -14,7 +14,7 @@ from penstock.runner.store.local_copies import LocalCopies
 from penstock.runner.store.object_filesystem import ObjectFileSystem
 from penstock.runner.store.runs import RunCache
 from penstock.runner.store.state import StateStore
-from tests.object_stores.simulated import SimulatedClock, SimulatedRequests, store_of
+from tests.support.object_stores.simulated import SimulatedClock, SimulatedRequests, store_of
 
 URL = "s3://bucket/prefix"
 PATH = f"{URL}/state/0000000001-0000000002-n-00000000-00000-00001.run"

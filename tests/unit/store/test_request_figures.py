@@ -20,7 +20,7 @@ from penstock.runner.store import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Pipeline, Process, Started
 from penstock.runner.store.object_filesystem import ObjectFileSystem
 from penstock.runner.store.requests import RequestWatch
-from tests.object_stores.simulated import SimulatedClock, SimulatedRequests, store_of
+from tests.support.object_stores.simulated import SimulatedClock, SimulatedRequests, store_of
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "object-stores.md"
 LOOK_US = 250_000

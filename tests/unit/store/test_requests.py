@@ -11,7 +11,7 @@ from penstock.runner.protocol import CheckpointError
 from penstock.runner.store import Checkpoint
 from penstock.runner.store.object_filesystem import ObjectFileSystem
 from penstock.runner.store.requests import Request, Requests, RequestWatch
-from tests.object_stores.simulated import SimulatedClock, SimulatedRequests, store_of
+from tests.support.object_stores.simulated import SimulatedClock, SimulatedRequests, store_of
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from penstock.attempt import Driver
+from penstock.attempt import DriverToken
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Kind, Op
 from penstock.event.coder import encode_event
@@ -36,7 +36,7 @@ def batches(events: Sequence[ChangeEvent], epoch: int, generation: int = 1) -> l
 
 
 def epoch(number: int, generation: int = 1, token: str = "00000000000000a") -> EpochDelivery:
-    return EpochDelivery("sink", "job", generation, number, (Driver(generation, token),))
+    return EpochDelivery("sink", "job", generation, number, (DriverToken(generation, token),))
 
 
 def publish(target: DeltaTarget, events: Sequence[ChangeEvent], number: int, generation: int = 1) -> None:

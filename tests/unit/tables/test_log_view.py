@@ -9,7 +9,7 @@ import duckdb
 from deltalake import DeltaTable
 
 from penstock.io.delta.target import DeltaTarget
-from tests.key_histories import KINDS, KeyHistory
+from tests.support.key_histories import KINDS, KeyHistory
 from tests.unit.tables.test_delta import publish
 
 PAGE = Path(__file__).parents[3] / "docs" / "sinks" / "delta.md"

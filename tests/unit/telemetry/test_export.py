@@ -17,7 +17,7 @@ from penstock.errors import UsageError
 from penstock.io.change_streams.metrics import COMMON
 from penstock.telemetry.export import Instruments, collector, exporters
 from penstock.telemetry.measurements import Measurement, measure
-from penstock.telemetry.snapshot import take_snapshot
+from penstock.telemetry.status import pipeline_status
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "docs" / "telemetry" / "grafana.json"
 
@@ -45,7 +45,7 @@ COUNTERS = [
 
 def measurements(progress: object = None) -> list[Measurement]:
     seen = progress or Reported()
-    return measure(take_snapshot(1000.0, seen, COUNTERS), seen, COUNTERS)  # type: ignore[arg-type]
+    return measure(pipeline_status(1000.0, seen, COUNTERS), seen, COUNTERS)  # type: ignore[arg-type]
 
 
 def scraped(found: list[Measurement]) -> dict[str, float]:
@@ -75,11 +75,11 @@ def test_metrics_of_users_and_gauges_of_single_workers_are_not_exported() -> Non
 def test_counters_of_error_outputs_begin_with_zero():
     counters = [("penstock.io.bigtable", "requests", 1), ("penstock.io.staging", "staged_bytes", 1)]
     seen = Reported()
-    found = scraped(measure(take_snapshot(1000.0, seen, counters), seen, counters))
+    found = scraped(measure(pipeline_status(1000.0, seen, counters), seen, counters))
     assert found["penstock_undecodable_total{component=bigtable}"] == 0
     assert found["penstock_refused_total{component=staging}"] == 0
     counters += [("penstock.io.staging", "refused", 3)]
-    found = scraped(measure(take_snapshot(1000.0, seen, counters), seen, counters))
+    found = scraped(measure(pipeline_status(1000.0, seen, counters), seen, counters))
     assert found["penstock_refused_total{component=staging}"] == 3
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
 
 from penstock.cli.describe import as_text
 from penstock.cli.flex import flex_metadata
 from penstock.cli.json_schema import json_schema
+from penstock.options import arguments_of
 from penstock.templates.parameter import Parameter
 from penstock.templates.template import Template, templates
-from tools.template_page import page
+from tools.template_page import DOCS, TRANSFORMS, page, with_arguments
 
-ROOT = Path(__file__).resolve().parent.parent.parent.parent
 SHIPPED = pytest.mark.parametrize("template", templates().values(), ids=templates())
 
 
@@ -48,8 +47,15 @@ def test_schema_metadata_and_text_have_the_parameters_of_the_template(template: 
 
 
 def test_the_page_equals_the_descriptions_in_the_code() -> None:
-    written = (ROOT / "docs" / "templates.md").read_text("utf-8")
-    assert written == page(), "run: python tools/template_page.py > docs/templates.md"
+    written = (DOCS / "templates.md").read_text("utf-8")
+    assert written == page(), "run: python tools/template_page.py"
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_the_page_of_a_source_has_the_arguments_that_it_declares(name: str) -> None:
+    written = (DOCS / name).read_text("utf-8")
+    assert written == with_arguments(written, TRANSFORMS[name]), "run: python tools/template_page.py"
+    assert all(each.help for each in arguments_of(TRANSFORMS[name]).values())
 
 
 def test_the_page_has_every_parameter_of_every_template() -> None:

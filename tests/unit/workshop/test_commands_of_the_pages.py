@@ -77,8 +77,10 @@ def command_of(each: Shown) -> tuple[click.Command, list[str]]:
     """Return the command that the words name, and its arguments."""
     command: click.Command = cli
     rest = each.words[1:]
-    while isinstance(command, click.Group) and rest and rest[0] in command.commands:
-        command, rest = command.commands[rest[0]], rest[1:]
+    while (
+        isinstance(command, click.Group) and rest and rest[0] in command.list_commands(click.Context(command))
+    ):
+        command, rest = command.get_command(click.Context(command), rest[0]), rest[1:]
     return command, rest
 
 
@@ -108,7 +110,7 @@ def test_a_command_and_its_options_exist(each: Shown, monkeypatch: pytest.Monkey
     own = [re.sub(r"\$\(.*\)", "", word) for word in own]
     named = set(re.findall(r"(?<!\S)\[?(--?[a-z-]+)", " ".join(own)))
     if isinstance(command, click.Group) and own and command is not cli:  # such as `dead-letters ls|show`
-        assert set(own[0].split("|")) <= set(command.commands)
+        assert set(own[0].split("|")) <= set(command.list_commands(click.Context(command)))
     elif command is not cli:
         assert named <= options_of(each)
 

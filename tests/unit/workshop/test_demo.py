@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.demo import service
-from penstock.emulators.simulated_spanner import SimulatedSpanner
-from penstock.emulators.spanner import SpannerEmulator
+from penstock_emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.spanner import SpannerEmulator
 
 
 @pytest.fixture

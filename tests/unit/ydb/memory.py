@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from penstock.emulators.ydb.topic import Topic
 from penstock.errors import UnavailableError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.status import UnreachableError
@@ -16,6 +15,7 @@ from penstock.io.ydb.description import Description, PartitionDescription
 from penstock.io.ydb.reader import Data, EndOfPartition, Event, Started, Status
 from penstock.io.ydb.record import Table, TableColumn
 from penstock.io.ydb.steps import Message
+from penstock_emulators.ydb.topic import Topic
 
 TABLE = Table(
     "orders",
@@ -88,7 +88,7 @@ class MemoryService:
 
 
 class MemoryCall:
-    """One StreamRead call; its rules are those of `emulators.ydb.read_session`."""
+    """One StreamRead call; it follows the rules of `penstock_emulators.ydb.read_session`."""
 
     def __init__(self, service: MemoryService, partition: int, read_from: int) -> None:
         self._service, self._partition, self._read_from = service, partition, read_from

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.ydb.topic import Message, Topic
 from penstock.errors import PositionLostError, UnavailableError
+from penstock.io.change_streams.options import LimitOptions
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.ydb.frontier import Frontier
@@ -19,8 +19,9 @@ from penstock.io.ydb.preflight import first_frontier
 from penstock.io.ydb.read import Tables
 from penstock.io.ydb.source import ChangeStream
 from penstock.io.ydb.steps import Rules
+from penstock_emulators.ydb.topic import Message, Topic
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.unit.ydb.memory import MemoryService, described
-from tests.waiting import PATIENCE_SECONDS, wait_until
 
 STREAM = ChangeStream("/local", "orders", "feed", 0, None)
 
@@ -42,14 +43,16 @@ class Reading:
         limits = {"idle_stream_seconds": 0.2, "unavailable_seconds": 0.0, **options.pop("limits", {})}
         found = described(topic)
         rules = Rules.of(STREAM, found, 10.0, Tables(found.table).at)
-        self.pool = StreamPool(self.service, rules, Limits.checked(**limits), 0.05, **options)
+        partitions = limits.pop("max_concurrent_partitions", 32)
+        checked = Limits.checked(LimitOptions(**limits), max_concurrent_partitions=partitions)
+        self.pool = StreamPool(self.service, rules, checked, 0.05, **options)
         self.frontier: Frontier = first_frontier(STREAM, found)
 
     def bundle(self, most: int, frontier: Frontier | None = None) -> list[int]:
         """Claim up to `most` steps; return the offsets of the records, partition by partition."""
         current = self.frontier if frontier is None else frontier
         offsets: list[int] = []
-        with self.pool.checkout(current) as prefetcher:
+        with self.pool.prefetching(current) as prefetcher:
             claimed = 0
             while claimed < most and not current.done:
                 prefetcher.serve(current)
@@ -84,7 +87,7 @@ def test_a_parked_reader_continues_at_its_position(reading: Reading) -> None:
 
 def test_a_bundle_may_end_when_the_messages_that_the_server_has_were_claimed(reading: Reading) -> None:
     frontier = reading.frontier
-    with reading.pool.checkout(frontier) as prefetcher:
+    with reading.pool.prefetching(frontier) as prefetcher:
         prefetcher.serve(frontier)
         claimed = 0
         while claimed < 200:
@@ -112,7 +115,7 @@ def test_a_partition_at_another_position_gets_a_new_reader_beside_one_that_conti
     reading.bundle(16, reading.frontier.advanced({1: before}))
     assert [partition for partition, _ in reading.service.opened].count(1) == 2
     assert [partition for partition, _ in reading.service.opened].count(0) == 1
-    with reading.pool.checkout(reading.frontier.exhausted()) as prefetcher:
+    with reading.pool.prefetching(reading.frontier.exhausted()) as prefetcher:
         prefetcher.serve(reading.frontier.exhausted())  # continues none, so the pool stops them
     reading.threads_end()
 
@@ -177,7 +180,7 @@ def test_a_stream_that_breaks_off_is_opened_again_after_the_last_message() -> No
     """Also if nothing of it was claimed yet, and all of it waits in the queue."""
     reading = Reading(filled(20), limits={"unavailable_seconds": 60.0})
     reading.service.messages_until_failure = 7
-    reader = reading.pool.borrow(0, reading.frontier.open[0], 1)
+    reader = reading.pool.resume(0, reading.frontier.open[0], 1)
     wait_until(lambda: reader.queued == 20 or reader.error is not None, "the stream is not opened again")
     batch = reader.take()
     assert [step.record.offset for step in batch.steps if step.record] == list(range(20))

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.emulators.ydb.topic import Message, Topic
 from penstock.errors import PositionLostError, SetupError, UsageError
 from penstock.io.ydb import ReadFromYdbChangefeed
 from penstock.io.ydb.errors import classify_status
@@ -22,6 +21,7 @@ from penstock.io.ydb.preflight import (
     first_frontier,
 )
 from penstock.io.ydb.source import ChangeStream
+from penstock_emulators.ydb.topic import Message, Topic
 from tests.unit.ydb.memory import TABLE, described
 
 HOUR = 3600 * 1_000_000_000

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.ydb.topic import Topic
 from penstock.errors import LineageError, PositionLostError
 from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.io.ydb.frontier import UNKNOWN, Position
@@ -15,6 +14,7 @@ from penstock.io.ydb.read import Tables
 from penstock.io.ydb.record import ChangefeedRecord, TableColumn
 from penstock.io.ydb.source import ChangeStream
 from penstock.io.ydb.steps import Message, PartitionSteps, Rules
+from penstock_emulators.ydb.topic import Topic
 from tests.unit.ydb.memory import TABLE, described
 
 MS = 1_000_000

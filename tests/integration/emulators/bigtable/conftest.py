@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from penstock.emulators.bigtable import BigtableEmulator, Control
+from penstock_emulators.bigtable import BigtableEmulator, Control
 from tests.integration.emulators.bigtable.client import Client
 
 _numbers = count()

@@ -13,13 +13,13 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
-from penstock.emulators.bigtable import (
+from penstock_emulators.bigtable import (
     BigtableEmulator,
     EmulatorNotFoundError,
     EmulatorStartError,
     find_binary,
 )
-from penstock.emulators.bigtable.cli import command
+from penstock_emulators.commands import bigtable as command
 from tests.integration.emulators.bigtable.client import (
     INSTANCE_ADMIN,
     TABLE_ADMIN,
@@ -27,7 +27,7 @@ from tests.integration.emulators.bigtable.client import (
     now_us,
     set_cell,
 )
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 
@@ -138,7 +138,7 @@ class _Nothing:
 
 def test_both_processes_end_with_their_parent_process(tmp_path: Path) -> None:
     program = (
-        "import time; from penstock.emulators.bigtable import BigtableEmulator; "
+        "import time; from penstock_emulators.bigtable import BigtableEmulator; "
         "e = BigtableEmulator.start(); print(e.process_group, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.bigtable import BigtableEmulator, Control
-from penstock.emulators.bigtable.layout import KeyRange, Layout, random_change
+from penstock_emulators.bigtable import BigtableEmulator, Control
+from penstock_emulators.bigtable.layout import KeyRange, Layout, random_change
 from tests.integration.emulators.bigtable.client import (
     Client,
     FollowingReader,
@@ -21,7 +21,7 @@ from tests.integration.emulators.bigtable.client import (
     replayed,
     set_cell,
 )
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 

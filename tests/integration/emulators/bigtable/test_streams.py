@@ -9,8 +9,8 @@ from contextlib import closing
 import grpc
 import pytest
 
-from penstock.emulators.bigtable import BigtableEmulator, Control, Fault
-from penstock.emulators.bigtable.control import ControlError
+from penstock_emulators.bigtable import BigtableEmulator, Control, Fault
+from penstock_emulators.bigtable.control import ControlError
 from tests.integration.emulators.bigtable.client import (
     Change,
     Client,

@@ -11,7 +11,7 @@ from contextlib import suppress
 import grpc
 import pytest
 
-from penstock.emulators.bigtable import Control
+from penstock_emulators.bigtable import Control
 from tests.integration.emulators.bigtable.client import (
     Client,
     Mutation,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.simulated_spanner import SimulatedSpanner
 
 PROJECT, INSTANCE = "penstock-test", "penstock-test"
 GOOGLESQL, POSTGRESQL = "GOOGLE_STANDARD_SQL", "POSTGRESQL"

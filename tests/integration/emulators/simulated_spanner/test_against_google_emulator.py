@@ -20,8 +20,8 @@ from google.cloud.spanner_admin_database_v1.types import DatabaseDialect
 from google.cloud.spanner_v1 import param_types
 
 from penstock.compat import UTC
-from penstock.emulators.simulated_spanner import SimulatedSpanner
-from penstock.emulators.spanner import SpannerEmulator
+from penstock_emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.spanner import SpannerEmulator
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 

@@ -18,13 +18,12 @@ from apache_beam.runners.sdf_utils import (
     ThreadsafeWatermarkEstimator,
 )
 
-from penstock.emulators.simulated_spanner import Control
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import DataChangeRecord, ReadFromSpannerChangeStream
 from penstock.io.spanner.clock import ServiceClock
 from penstock.io.spanner.read import ReadSpannerFn
+from penstock_emulators.simulated_spanner import Control
 from tests.conftest import Campaign
-from tests.epochs import Epochs
 from tests.integration.emulators.simulated_spanner.conftest import (
     GOOGLESQL,
     INSTANCE,
@@ -32,7 +31,8 @@ from tests.integration.emulators.simulated_spanner.conftest import (
     PROJECT,
     History,
 )
-from tests.oracle.naive_spanner_reader import Change, read_changes
+from tests.support.epochs import Epochs
+from tests.support.oracle.naive_spanner_reader import Change, read_changes
 
 pytestmark = pytest.mark.slow
 MUTABLE = "partition_mode = 'MUTABLE_KEY_RANGE'"

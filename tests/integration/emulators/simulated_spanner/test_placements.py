@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.simulated_spanner import SimulatedSpanner
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.timestamps import NANOS
-from tests.epochs import Epochs
+from penstock_emulators.simulated_spanner import SimulatedSpanner
 from tests.integration.emulators.simulated_spanner.conftest import GOOGLESQL, INSTANCE, POSTGRESQL, PROJECT
+from tests.support.epochs import Epochs
 
 pytestmark = pytest.mark.slow
 NAMES = {GOOGLESQL: ("T", "Changes"), POSTGRESQL: ("t", "changes")}

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from google.cloud.spanner import KeySet
 
-from penstock.emulators.simulated_spanner import SimulatedSpanner
 from penstock.io.spanner import PositionLostError
+from penstock_emulators.simulated_spanner import SimulatedSpanner
 from tests.integration.emulators.simulated_spanner.conftest import INSTANCE, PROJECT, History, ddl
 from tests.integration.emulators.simulated_spanner.test_histories import (
     as_changes,
     check_whole,
     read_with_penstock,
 )
-from tests.oracle.naive_spanner_reader import Change, read_changes
+from tests.support.oracle.naive_spanner_reader import Change, read_changes
 
 pytestmark = pytest.mark.slow
 HOUR = 3600

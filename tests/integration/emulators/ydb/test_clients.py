@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ydb
 
-from penstock.emulators.ydb import YdbEmulator
+from penstock_emulators.ydb import YdbEmulator
 from tests.integration.ydb.conftest import Table
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from pathlib import Path
 import apache_beam as beam
 
 from penstock.runner import PySparkRunner
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 def main() -> None:

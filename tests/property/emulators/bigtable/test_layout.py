@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.emulators.bigtable.layout import KeyRange, Layout, random_change
+from penstock_emulators.bigtable.layout import KeyRange, Layout, random_change
 
 keys = st.binary(max_size=3)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.emulators.bigtable.layout import KeyRange
-from penstock.emulators.bigtable.tokens import (
+from penstock_emulators.bigtable.layout import KeyRange
+from penstock_emulators.bigtable.tokens import (
     Mint,
     Part,
     Token,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.emulators.bigtable import wire
-from penstock.emulators.bigtable.wire import Mutation, Origin, RecordEncoder, Response
+from penstock_emulators.bigtable import wire
+from penstock_emulators.bigtable.wire import Mutation, Origin, RecordEncoder, Response
 
 times = st.integers(0, 1 << 52)
 

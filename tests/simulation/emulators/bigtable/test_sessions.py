@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import pytest
 from google.cloud.bigtable_v2.types import bigtable as api
 
-from penstock.emulators.bigtable import session
-from penstock.emulators.bigtable.layout import KeyRange, Layout, random_change
-from penstock.emulators.bigtable.session import Session
-from penstock.emulators.bigtable.table import ChangeStream
-from penstock.emulators.bigtable.wire import Mutation, Origin, Response, partition_message
+from penstock_emulators.bigtable import session
+from penstock_emulators.bigtable.layout import KeyRange, Layout, random_change
+from penstock_emulators.bigtable.session import Session
+from penstock_emulators.bigtable.table import ChangeStream
+from penstock_emulators.bigtable.wire import Mutation, Origin, Response, partition_message
 from tests.conftest import Campaign
 
 Range = tuple[bytes, bytes]

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin_types
 from google.cloud.bigtable_admin_v2.types import table as table_types
 
-from penstock.emulators.bigtable.admin import TableAdmin
-from penstock.emulators.bigtable.profiles import Profiles
-from penstock.emulators.bigtable.tables import Tables
-from penstock.emulators.bigtable.writes import MutateRow, Writes
+from penstock_emulators.bigtable.admin import TableAdmin
+from penstock_emulators.bigtable.profiles import Profiles
+from penstock_emulators.bigtable.tables import Tables
+from penstock_emulators.bigtable.writes import MutateRow, Writes
 
 INSTANCE = "projects/p/instances/i"
 NAME = f"{INSTANCE}/tables/t"

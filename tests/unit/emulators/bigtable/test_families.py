@@ -6,7 +6,7 @@ import pytest
 from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin_types
 from google.cloud.bigtable_admin_v2.types import table as table_types
 
-from penstock.emulators.bigtable.families import impossible, modified
+from penstock_emulators.bigtable.families import impossible, modified
 
 KNOWN = {
     "f": table_types.ColumnFamily.pb(table_types.ColumnFamily(gc_rule={"max_num_versions": 1})),

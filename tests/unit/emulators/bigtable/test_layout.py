@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.emulators.bigtable.layout import KeyRange, Layout, LayoutError
+from penstock_emulators.bigtable.layout import KeyRange, Layout, LayoutError
 
 WHOLE = KeyRange(b"", b"")
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock.emulators.bigtable.locks import EVERY_ROW, RowLocks, stripes_of
-from penstock.emulators.bigtable.log import CommitClock, Log, Record
+from penstock_emulators.bigtable.locks import EVERY_ROW, RowLocks, stripes_of
+from penstock_emulators.bigtable.log import CommitClock, Log, Record
 
 
 class Time:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from google.cloud.bigtable_admin_v2.types import table as table_types
 
-from penstock.emulators.bigtable.mutations import Refusal, admit, cells_set, shown
-from penstock.emulators.bigtable.rules import condemned
-from penstock.emulators.bigtable.wire import Mutation
+from penstock_emulators.bigtable.mutations import Refusal, admit, cells_set, shown
+from penstock_emulators.bigtable.rules import condemned
+from penstock_emulators.bigtable.wire import Mutation
 
 FAMILIES = {"f": False, "g": False, "sums": True}
 NOW_US = 1_700_000_000_123_456

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.emulators.bigtable.profiles import AppProfile, ProfileError, Profiles
+from penstock_emulators.bigtable.profiles import AppProfile, ProfileError, Profiles
 
 HOME = "projects/p/instances/i"
 

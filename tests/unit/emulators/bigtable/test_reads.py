@@ -6,12 +6,12 @@ import asyncio
 
 from google.cloud.bigtable_v2.types import bigtable as api
 
-from penstock.emulators.bigtable.layout import KeyRange, Layout
-from penstock.emulators.bigtable.reads import serve
-from penstock.emulators.bigtable.session import Session
-from penstock.emulators.bigtable.table import DAY_US, ChangeStream
-from penstock.emulators.bigtable.tables import now_us
-from penstock.emulators.bigtable.wire import Mutation, Origin, partition_message
+from penstock_emulators.bigtable.layout import KeyRange, Layout
+from penstock_emulators.bigtable.reads import serve
+from penstock_emulators.bigtable.session import Session
+from penstock_emulators.bigtable.table import DAY_US, ChangeStream
+from penstock_emulators.bigtable.tables import now_us
+from penstock_emulators.bigtable.wire import Mutation, Origin, partition_message
 
 
 class Context:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from google.cloud.bigtable_v2.types import bigtable as api
 
-from penstock.emulators.bigtable.faults import Armed, Fault
-from penstock.emulators.bigtable.layout import KeyRange, Layout
-from penstock.emulators.bigtable.session import RequestError, Session, _widened
-from penstock.emulators.bigtable.table import DAY_US, ChangeStream
-from penstock.emulators.bigtable.tokens import Part, cut
-from penstock.emulators.bigtable.wire import Mutation, Origin, Response, partition_message
+from penstock_emulators.bigtable.faults import Armed, Fault
+from penstock_emulators.bigtable.layout import KeyRange, Layout
+from penstock_emulators.bigtable.session import RequestError, Session, _widened
+from penstock_emulators.bigtable.table import DAY_US, ChangeStream
+from penstock_emulators.bigtable.tokens import Part, cut
+from penstock_emulators.bigtable.wire import Mutation, Origin, Response, partition_message
 
 OUT_OF_RANGE, INVALID_ARGUMENT = 11, 3
 

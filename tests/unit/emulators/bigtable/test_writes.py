@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from google.cloud.bigtable_admin_v2.types import table as table_types
 
-from penstock.emulators.bigtable.profiles import Profiles
-from penstock.emulators.bigtable.table import DAY_US, Table
-from penstock.emulators.bigtable.tables import Tables, now_us
-from penstock.emulators.bigtable.writes import MutateRow, MutateRows, MutateRowsResponse, Writes
+from penstock_emulators.bigtable.profiles import Profiles
+from penstock_emulators.bigtable.table import DAY_US, Table
+from penstock_emulators.bigtable.tables import Tables, now_us
+from penstock_emulators.bigtable.writes import MutateRow, MutateRows, MutateRowsResponse, Writes
 
 NAME = "projects/p/instances/i/tables/t"
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.simulated_spanner.change_query import ChangeQuery, RunningQuery, open_query
-from penstock.emulators.simulated_spanner.churn import ChurnLimits
-from penstock.emulators.simulated_spanner.clock import Clock
-from penstock.emulators.simulated_spanner.database import Database
-from penstock.emulators.simulated_spanner.history import play
-from penstock.emulators.simulated_spanner.mutation import Write
-from penstock.emulators.simulated_spanner.record import Children, PartitionStart, Record
+from penstock_emulators.simulated_spanner.change_query import ChangeQuery, RunningQuery, open_query
+from penstock_emulators.simulated_spanner.churn import ChurnLimits
+from penstock_emulators.simulated_spanner.clock import Clock
+from penstock_emulators.simulated_spanner.database import Database
+from penstock_emulators.simulated_spanner.history import play
+from penstock_emulators.simulated_spanner.mutation import Write
+from penstock_emulators.simulated_spanner.record import Children, PartitionStart, Record
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.emulators.simulated_spanner.change_query import open_query
-from penstock.emulators.simulated_spanner.database import Database
-from penstock.emulators.simulated_spanner.errors import ServiceError
-from penstock.emulators.simulated_spanner.record import (
+from penstock_emulators.simulated_spanner.change_query import open_query
+from penstock_emulators.simulated_spanner.database import Database
+from penstock_emulators.simulated_spanner.errors import ServiceError
+from penstock_emulators.simulated_spanner.record import (
     Children,
     DataChange,
     Heartbeat,
@@ -21,7 +21,7 @@ from penstock.emulators.simulated_spanner.record import (
     PartitionEvent,
     Record,
 )
-from penstock.emulators.simulated_spanner.schema import IMMUTABLE, MUTABLE
+from penstock_emulators.simulated_spanner.schema import IMMUTABLE, MUTABLE
 from tests.unit.emulators.simulated_spanner.conftest import (
     SECOND,
     START,

@@ -10,12 +10,12 @@ from google.protobuf import struct_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.emulators.simulated_spanner import record_encoding, wire
-from penstock.emulators.simulated_spanner.chunks import pieces
-from penstock.emulators.simulated_spanner.column_type import GOOGLESQL
-from penstock.emulators.simulated_spanner.record import Children, DataChange, Mod, RecordColumn
-from penstock.emulators.simulated_spanner.schema import IMMUTABLE
-from penstock.emulators.simulated_spanner.value import ColumnType
+from penstock_emulators.simulated_spanner import record_encoding, wire
+from penstock_emulators.simulated_spanner.chunks import pieces
+from penstock_emulators.simulated_spanner.column_type import GOOGLESQL
+from penstock_emulators.simulated_spanner.record import Children, DataChange, Mod, RecordColumn
+from penstock_emulators.simulated_spanner.schema import IMMUTABLE
+from penstock_emulators.simulated_spanner.value import ColumnType
 
 values = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(),

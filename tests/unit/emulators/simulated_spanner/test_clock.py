@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.emulators.simulated_spanner.clock import Clock
+from penstock_emulators.simulated_spanner.clock import Clock
 
 
 class Source:

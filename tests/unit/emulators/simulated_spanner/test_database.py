@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.emulators.simulated_spanner.database import Database, ReadSet
-from penstock.emulators.simulated_spanner.errors import ServiceError
-from penstock.emulators.simulated_spanner.key_set import KeyRange, KeySet
-from penstock.emulators.simulated_spanner.mutation import Delete, Mutation
-from penstock.emulators.simulated_spanner.record import DataChange, Mod
-from penstock.emulators.simulated_spanner.rows import order_of
+from penstock_emulators.simulated_spanner.database import Database, ReadSet
+from penstock_emulators.simulated_spanner.errors import ServiceError
+from penstock_emulators.simulated_spanner.key_set import KeyRange, KeySet
+from penstock_emulators.simulated_spanner.mutation import Delete, Mutation
+from penstock_emulators.simulated_spanner.record import DataChange, Mod
+from penstock_emulators.simulated_spanner.rows import order_of
 from tests.unit.emulators.simulated_spanner.conftest import SECOND, START, database, write
 
 

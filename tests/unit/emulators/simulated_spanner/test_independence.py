@@ -7,13 +7,13 @@ import sys
 
 PROGRAM = """
 import importlib, pkgutil, sys
-import penstock.emulators.simulated_spanner as package
+import penstock_emulators.simulated_spanner as package
 for module in pkgutil.iter_modules(package.__path__):
     if module.name != "__main__":
         importlib.import_module(f"{package.__name__}.{module.name}")
 foreign = [name for name in sys.modules if name.startswith(("apache_beam", "penstock."))]
 # Not of a reader: the error that every emulator raises if it does not start.
-own = ("penstock.emulators", "penstock.errors")
+own = ("penstock_emulators", "penstock.errors")
 print([name for name in foreign if not name.startswith(own)])
 """
 

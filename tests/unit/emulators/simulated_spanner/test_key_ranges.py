@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.emulators.simulated_spanner.churn import ChurnLimits, next_change
-from penstock.emulators.simulated_spanner.key_ranges import SPACE, ImmutableRanges, KeyRanges, MutableRanges
-from penstock.emulators.simulated_spanner.record import (
+from penstock_emulators.simulated_spanner.churn import ChurnLimits, next_change
+from penstock_emulators.simulated_spanner.key_ranges import SPACE, ImmutableRanges, KeyRanges, MutableRanges
+from penstock_emulators.simulated_spanner.record import (
     Children,
     PartitionEnd,
     PartitionEvent,

@@ -8,12 +8,12 @@ import pytest
 from google.cloud.spanner_v1.types import spanner as spanner_types
 from google.cloud.spanner_v1.types import transaction as transaction_types
 
-from penstock.emulators.simulated_spanner.data_service import _rows
-from penstock.emulators.simulated_spanner.errors import ServiceError
-from penstock.emulators.simulated_spanner.key_set import KeyRange, KeySet
-from penstock.emulators.simulated_spanner.partitioned_read import partition_tokens, rows_of_token
-from penstock.emulators.simulated_spanner.rows import order_of
-from penstock.emulators.simulated_spanner.transaction import Snapshot, read_timestamp
+from penstock_emulators.simulated_spanner.data_service import _rows
+from penstock_emulators.simulated_spanner.errors import ServiceError
+from penstock_emulators.simulated_spanner.key_set import KeyRange, KeySet
+from penstock_emulators.simulated_spanner.partitioned_read import partition_tokens, rows_of_token
+from penstock_emulators.simulated_spanner.rows import order_of
+from penstock_emulators.simulated_spanner.transaction import Snapshot, read_timestamp
 from tests.unit.emulators.simulated_spanner.conftest import SECOND, START, database, write
 
 ReadRequest = spanner_types.ReadRequest.pb()

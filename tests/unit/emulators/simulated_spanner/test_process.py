@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from penstock.emulators.server_process import EmulatorStartError
-from penstock.emulators.simulated_spanner import Control, ControlError, SimulatedSpanner
-from tests.waiting import wait_until
+from penstock_emulators.server_process import EmulatorStartError
+from penstock_emulators.simulated_spanner import Control, ControlError, SimulatedSpanner
+from tests.support.waiting import wait_until
 
 PATH = "projects/p/instances/i/databases/d"
 DDL = ["CREATE TABLE T (Id INT64) PRIMARY KEY (Id)", "CREATE CHANGE STREAM S FOR ALL"]
@@ -43,7 +43,7 @@ def test_the_process_starts_restarts_empty_and_refuses_a_port_in_use() -> None:
 
 def test_the_process_ends_with_its_parent_process() -> None:
     program = (
-        "from penstock.emulators.simulated_spanner import SimulatedSpanner; import time\n"
+        "from penstock_emulators.simulated_spanner import SimulatedSpanner; import time\n"
         "simulation = SimulatedSpanner.start(); print(simulation.process_group, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

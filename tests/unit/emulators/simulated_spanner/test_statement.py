@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.simulated_spanner.column_type import GOOGLESQL, POSTGRESQL
-from penstock.emulators.simulated_spanner.database import Database
-from penstock.emulators.simulated_spanner.errors import ServiceError
-from penstock.emulators.simulated_spanner.statement import Result, execute
-from penstock.emulators.simulated_spanner.transaction import ReadWrite, Snapshot
+from penstock_emulators.simulated_spanner.column_type import GOOGLESQL, POSTGRESQL
+from penstock_emulators.simulated_spanner.database import Database
+from penstock_emulators.simulated_spanner.errors import ServiceError
+from penstock_emulators.simulated_spanner.statement import Result, execute
+from penstock_emulators.simulated_spanner.transaction import ReadWrite, Snapshot
 from tests.unit.emulators.simulated_spanner.conftest import START, database, write
 
 

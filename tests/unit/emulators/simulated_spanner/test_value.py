@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.emulators.simulated_spanner.column_type import (
+from penstock_emulators.simulated_spanner.column_type import (
     GOOGLESQL,
     POSTGRESQL,
     ColumnType,
     json_text,
     named_type,
 )
-from penstock.emulators.simulated_spanner.errors import ServiceError
-from penstock.emulators.simulated_spanner.history import random_value
-from penstock.emulators.simulated_spanner.timestamp import format_timestamp, parse_timestamp
-from penstock.emulators.simulated_spanner.value import canonical, sort_key
+from penstock_emulators.simulated_spanner.errors import ServiceError
+from penstock_emulators.simulated_spanner.history import random_value
+from penstock_emulators.simulated_spanner.timestamp import format_timestamp, parse_timestamp
+from penstock_emulators.simulated_spanner.value import canonical, sort_key
 
 PG_NUMERIC = ColumnType("NUMERIC", annotation="PG_NUMERIC")
 NAMES = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.emulators.ydb.database import Database, DatabaseError
-from penstock.emulators.ydb.topic import Topic
+from penstock_emulators.ydb.database import Database, DatabaseError
+from penstock_emulators.ydb.topic import Topic
 
 MS = 1_000_000
 FULL = {"mode": "NEW_AND_OLD_IMAGES", "virtual_timestamps": True}

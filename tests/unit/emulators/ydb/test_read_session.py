@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from ydb._grpc.common.protos import ydb_topic_pb2
 
-from penstock.emulators.ydb.faults import StatusError
-from penstock.emulators.ydb.read_session import ReadSession
-from penstock.emulators.ydb.topic import Message, Topic
+from penstock_emulators.ydb.faults import StatusError
+from penstock_emulators.ydb.read_session import ReadSession
+from penstock_emulators.ydb.topic import Message, Topic
 
 Read = ydb_topic_pb2.StreamReadMessage
 

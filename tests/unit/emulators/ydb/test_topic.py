@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.emulators.ydb.topic import KEY_SPACE, Message, Topic, TopicError, hash_of
 from penstock.transforms.formats.ydb_position import partition_of
+from penstock_emulators.ydb.topic import KEY_SPACE, Message, Topic, TopicError, hash_of
 
 
 def message(written_at: int = 0) -> Message:

@@ -4,6 +4,7 @@ import io.debezium.engine.Header;
 import io.debezium.engine.format.Json;
 import io.debezium.engine.format.KeyValueHeaderChangeEventFormat;
 import java.io.FileReader;
+import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -11,10 +12,14 @@ import java.util.List;
 import java.util.Properties;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.Consumer;
 
 /**
  * Runs Debezium engines, one for each properties file, until standard input ends. Each one appends its records as JSON
  * lines to the file that its property "penstock.output" names: ["topic", key, value, [["header", value], ...]].
+ *
+ * <p>With the property "penstock.records" instead, an engine drops its records, and the program ends after that many.
  */
 public final class Engine {
     public static void main(String[] files) throws Exception {
@@ -25,7 +30,7 @@ public final class Engine {
             try (FileReader reader = new FileReader(file, StandardCharsets.UTF_8)) {
                 properties.load(reader);
             }
-            PrintStream output = new PrintStream(properties.getProperty("penstock.output"), StandardCharsets.UTF_8);
+            Consumer<ChangeEvent<String, String>> consumer = consumer(properties);
             var engine = DebeziumEngine.create(KeyValueHeaderChangeEventFormat.of(Json.class, Json.class, Json.class))
                     .using(properties)
                     .using((success, message, error) -> {
@@ -37,7 +42,7 @@ public final class Engine {
                             Runtime.getRuntime().halt(1);
                         }
                     })
-                    .notifying(record -> output.println(line(record)))
+                    .notifying(consumer)
                     .build();
             engines.add(engine);
             threads.execute(engine);
@@ -49,6 +54,21 @@ public final class Engine {
             engine.close();
         }
         Runtime.getRuntime().halt(0);
+    }
+
+    private static Consumer<ChangeEvent<String, String>> consumer(Properties properties) throws IOException {
+        String records = properties.getProperty("penstock.records");
+        if (records != null) {
+            AtomicLong left = new AtomicLong(Long.parseLong(records));
+            return record -> {
+                // A deletion's tombstone has no value; the backlogs of the benchmark have no deletions.
+                if (left.decrementAndGet() == 0) {
+                    Runtime.getRuntime().halt(0);
+                }
+            };
+        }
+        PrintStream output = new PrintStream(properties.getProperty("penstock.output"), StandardCharsets.UTF_8);
+        return record -> output.println(line(record));
     }
 
     private static String line(ChangeEvent<String, String> record) {

@@ -1,0 +1,107 @@
+"""The base of all emulators: a server process that ends with its context."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Generic, Protocol, TypeVar
+
+from typing_extensions import Self
+
+from penstock_emulators.server_process import ServerProcess, did_not_listen
+
+
+class Closable(Protocol):
+    """A client with connections."""
+
+    def close(self) -> None: ...
+
+
+ControlT = TypeVar("ControlT", bound=Closable)
+
+
+class Emulator:
+    """A server in a new process group. Leaving the context ends it.
+
+    The output of its processes is appended to `log`, or dropped.
+    """
+
+    name: str
+    """The name of the service, for errors."""
+
+    def __init__(self, log: Path | None) -> None:
+        self._log = log
+        self._process: ServerProcess | None = None
+
+    @property
+    def process_group(self) -> int:
+        """The id of the process group; 0 when stopped."""
+        return self._process.group if self._process else 0
+
+    def stop(self) -> None:
+        """Kill the processes (they have nothing to save) and wait. Stopping twice changes nothing."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Service(Emulator, Generic[ControlT]):
+    """A service of this package in a new process, with a control service by which a test drives it.
+
+    `host` is ``localhost:port``. The process ends when the context is left, or when the process that started it ends
+    for any reason.
+    """
+
+    command: tuple[str, ...]
+    """The words after `penstock emulator` that start the service."""
+
+    def __init__(
+        self, connect: Callable[[str], ControlT], options: Mapping[str, object], log: Path | None
+    ) -> None:
+        """`connect` makes the client of the control service. Options that are None are left out."""
+        super().__init__(log)
+        self._connect = connect
+        self._control: ControlT | None = None
+        self._options = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
+        self.host = ""
+
+    @property
+    def control(self) -> ControlT:
+        """A client of the control service; another process makes another one with `Control(host)`."""
+        if self._control is None:
+            self._control = self._connect(self.host)
+        return self._control
+
+    def stop(self) -> None:
+        """Kill the processes (they have nothing to save) and wait. Stopping twice changes nothing."""
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        super().stop()
+
+    def _launch(self, port: int, timeout_seconds: float) -> None:
+        """Start the process on `port`, or on a free one for 0.
+
+        Raises:
+            EmulatorStartError: it did not print its address within `timeout_seconds`.
+        """
+        words = [*self.command, *self._options, "--port", str(port), "--parent", str(os.getpid())]
+        command: Sequence[str] = [sys.executable, "-m", "penstock_emulators", *words]
+        self._process = ServerProcess(command, self._log, prints_address=True)
+        host = self._process.address(time.monotonic() + timeout_seconds)
+        if host is None:
+            self.stop()
+            raise did_not_listen(self.name, timeout_seconds)
+        self.host = host

@@ -1,0 +1,106 @@
+"""How a command runs a service: options, signals, the address that it prints, and its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Protocol
+
+import click
+
+from penstock.errors import ServiceError
+from penstock.extras import MissingExtraError, extra_packages
+from penstock_emulators.server_process import READY, EmulatorStartError
+
+_PARENT_CHECK_SECONDS = 0.5
+
+
+class Server(Protocol):
+    """A gRPC server on loopback."""
+
+    async def start(self, port: int) -> int:
+        """Listen on `port` (0: a free one) and return the port."""
+
+    async def stop(self) -> None:
+        """Break off all calls and stop listening."""
+
+
+def port_option(default: int) -> Callable[[Any], Any]:
+    """Return the option `--port` of a server that can choose a free port."""
+    help = "Port on loopback; 0 is a free one."
+    return click.option(
+        "--port", type=click.IntRange(0, 65535), default=default, show_default=True, help=help
+    )
+
+
+def parent_option(command: Any) -> Any:
+    """Add the hidden option `--parent`. A program that starts the server passes its process id: they end together."""
+    return click.option(
+        "--parent", type=int, hidden=True, help="End when this process is no longer the parent."
+    )(command)
+
+
+def run(service: Coroutine[Any, Any, None], *extras: str) -> None:
+    """Run a service to its end. An error becomes one line; `extras` bring the packages that the service needs."""
+    try:
+        with extra_packages(*extras):
+            asyncio.run(service)
+    except ServiceError as error:
+        raise click.ClickException(str(error)) from None
+    except MissingExtraError as error:
+        raise _MissingPackageError(str(error)) from None
+
+
+class _MissingPackageError(click.ClickException):
+    exit_code = 2
+
+
+async def serve(
+    server: Server,
+    port: int,
+    parent: int | None,
+    ended: asyncio.Event,
+    begin: Callable[[], None] = lambda: None,
+) -> None:
+    """Start a server, print its address, call `begin`, and stop the server when `until_the_end` returns.
+
+    Raises:
+        EmulatorStartError: another process uses the port.
+    """
+    try:
+        bound = await server.start(port)
+    except RuntimeError:  # grpc.aio raises no narrower class for a port in use (grpcio 1.85)
+        raise EmulatorStartError(f"port {port} is in use; pass another, or --port 0") from None
+    print(f"{READY}localhost:{bound}", flush=True)
+    begin()
+    await until_the_end(ended, parent)
+    await server.stop()
+
+
+def freeze_garbage() -> None:
+    """Keep the collector away from the loaded modules. Call this when a server has started."""
+    # A service's log grows by millions of live objects: frequent collections would walk over them and find nothing.
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+
+
+def ended_by_signal() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    return ended
+
+
+async def until_the_end(ended: asyncio.Event, parent: int | None) -> None:
+    """Return when `ended` is set, or when `parent`, the process that started this one, has ended."""
+    while not ended.is_set():
+        if parent and os.getppid() != parent:
+            return
+        # In Python 3.10 this error of asyncio is not the built-in TimeoutError.
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(ended.wait(), _PARENT_CHECK_SECONDS if parent else None)

@@ -1,0 +1,29 @@
+"""The configuration of the Bigtable sink, as a value that travels to the workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.io.bigtable.source import Connection
+
+VERSION_FAMILY = "penstock"
+
+
+@dataclass(frozen=True, slots=True)
+class BigtableTarget:
+    """See `WriteToBigtable`, whose arguments these are."""
+
+    project: str
+    instance: str
+    table: str
+    connection: Connection
+    version_family: str = VERSION_FAMILY
+
+    @property
+    def table_path(self) -> str:
+        return f"projects/{self.project}/instances/{self.instance}/tables/{self.table}"
+
+    @property
+    def name(self) -> str:
+        """``Bigtable table projects/p/instances/i/tables/t``."""
+        return f"Bigtable table {self.table_path}"

@@ -1,0 +1,90 @@
+"""`WriteToBigtable`: changes of one Bigtable table into another one."""
+
+from __future__ import annotations
+
+import os
+
+from penstock.io.bigtable.sink.target import VERSION_FAMILY, BigtableTarget
+from penstock.io.bigtable.source import EMULATOR_VARIABLE, Connection
+from penstock.io.staging.connector import Connector
+from penstock.io.staging.retry import UNAVAILABLE_SECONDS
+from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
+
+
+def connector_of(target: BigtableTarget) -> Connector:
+    """Return what opens and checks the target."""
+    return Connector(
+        target,
+        sender_name="penstock.io.bigtable.sink.sender:BigtableSender",
+        preview_name="penstock.io.bigtable.sink.preview:mutations_of_event",
+        extra="bigtable",
+    )
+
+
+class WriteToBigtable(SendAfterCommit):
+    """Replicate the changes of a Bigtable table into another one, with their cell timestamps.
+
+        events | WriteToBigtable(project="p", instance="i", table="copy")
+
+    Bigtable has no transactions over rows, so each row carries the version of its newest change (commit timestamp and
+    tiebreaker) in a cell of the family `version_family`. One conditional request compares the version and applies the
+    change. So a change has its effect once: a repeat, also late by a driver that was paused, changes nothing.
+
+    The table must exist, with the families of the source and the family `version_family`. The cell of a deleted row
+    stays as its tombstone, until a garbage-collection policy of that family removes it. Its age must be at least the
+    retention of the change stream.
+
+    For replication in both directions, use the sink on both sides with one `version_family`: changes that the other
+    sink wrote are left out, so no change comes back. There is no conflict resolution between two writers of one cell
+    beyond that of cell timestamps.
+
+    Emits a `DeliveredBatch` for each batch. `with_exception_handling` adds an output of the events that cannot be
+    replicated: inputs of aggregates, and events that are not of Bigtable.
+
+    Order: the changes of one row are applied in commit order. There is no order between rows.
+    What repeats: requests, which change nothing.
+    Watermark: each event holds the output watermark until its row is written.
+    State: for each shard the events since the last commit, or of the last `roll_seconds`.
+
+    Args:
+        project: the Google Cloud project of the target.
+        instance: the Bigtable instance of the target.
+        table: the target table. It exists already.
+        app_profile: an app profile with single-cluster routing that allows transactional writes.
+        version_family: the column family of versions.
+        emulator_host: ``host:port`` of an emulator.
+        shards: how many batches are written at the same time.
+        roll_seconds: how long, in seconds of processing time, events are collected before they are sent; 0 sends with
+            every epoch.
+        staging: a folder or URL for staged batches; None: in the checkpoint.
+        unavailable_seconds: how long, in seconds, a service that does not answer is asked again before the epoch fails.
+    """
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        instance: str,
+        table: str,
+        app_profile: str = "default",
+        version_family: str = VERSION_FAMILY,
+        emulator_host: str | None = None,
+        shards: int = SHARDS,
+        roll_seconds: float = 0,
+        staging: str | os.PathLike[str] | None = None,
+        unavailable_seconds: float = UNAVAILABLE_SECONDS,
+    ) -> None:
+        connection = Connection.from_arguments(
+            EMULATOR_VARIABLE,
+            emulator_host=emulator_host,
+            api_endpoint=None,
+            credentials=None,
+            app_profile=app_profile,
+        )
+        super().__init__(
+            connector_of(BigtableTarget(project, instance, table, connection, version_family)),
+            shards=shards,
+            roll_seconds=roll_seconds,
+            staging=staging,
+            unavailable_seconds=unavailable_seconds,
+        )

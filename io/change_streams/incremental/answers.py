@@ -1,0 +1,113 @@
+"""Passes the answers of snapshot threads to the engine, and makes the progress reports. For every source."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from penstock.errors import SetupError
+from penstock.io.change_streams.incremental.channels import Polled
+from penstock.io.change_streams.incremental.engine import Chunk, FailedChunk, SnapshotEngine
+from penstock.io.change_streams.incremental.notifications import Notification, NotificationRecord
+from penstock.io.change_streams.incremental.progress import INITIAL
+from penstock.io.change_streams.incremental.worker import Resolved, SnapshotWorker
+from penstock.io.change_streams.undecodable import UndecodableRecord
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class WorkerAnswers:
+    """Passes requests of an engine to its worker, and the worker's answers to the engine. One thread uses it."""
+
+    def __init__(
+        self,
+        engine: SnapshotEngine,
+        worker: SnapshotWorker,
+        name: str,
+        *,
+        notifications: bool,
+        dead_letters: bool,
+    ) -> None:
+        """`name`: of the stream, for reports. `notifications`, `dead_letters`: whether reports and failed chunks are
+        emitted.
+        """
+        self._engine, self._worker, self._name = engine, worker, name
+        self._emits_notifications, self._emits_dead_letters = notifications, dead_letters
+        self._asked = ""
+        self._failed: list[FailedChunk] = []
+        self._waiting: deque[Any] = deque()
+
+    def _ask(self) -> None:
+        unresolved = self._engine.progress.unresolved
+        if unresolved is not None and unresolved.id != self._asked:
+            self._asked = unresolved.id
+            self._worker.ask(unresolved)
+        for request in self._engine.requests():
+            self._worker.ask(request)
+
+    def wait(self, seconds: float) -> None:
+        """Return when a thread has answered, or after `seconds`."""
+        with suppress(queue.Empty):
+            self._waiting.append(self._worker.answers.get(timeout=seconds))
+
+    def _take_answers(self) -> list[Notification]:
+        reports: list[Notification] = []
+        self._failed = []
+        while True:
+            try:
+                answer = self._waiting.popleft() if self._waiting else self._worker.answers.get_nowait()
+            except queue.Empty:
+                return reports
+            if isinstance(answer, BaseException):
+                raise answer
+            if isinstance(answer, Polled):
+                self._engine.progress = self._engine.progress.with_channel(answer.channel, answer.position)
+                for signal in answer.signals:
+                    reports += self._engine.receive(signal)
+            elif isinstance(answer, Resolved):
+                self._asked = ""
+                reports += self._engine.resolve(*answer)
+            else:
+                reports += self._arrived(answer)
+
+    def _arrived(self, answer: Chunk | FailedChunk) -> Sequence[Notification]:
+        if isinstance(answer, FailedChunk):
+            current = self._engine.progress.current
+            if current is not None and current.kind == INITIAL:
+                raise SetupError(
+                    f"{self._name}: the initial snapshot cannot read {answer.request.table}: {answer.problem}"
+                )
+            self._failed.append(answer)
+        return self._engine.arrived(answer)
+
+    def _failures(self, timestamp: int) -> list[Any]:
+        if not self._emits_dead_letters:
+            return []
+        return [
+            UndecodableRecord(
+                commit_timestamp=timestamp,
+                partition=failed.request.table,
+                position=failed.request.cursor or "start",
+                reason=failed.problem,
+                data=b"",
+                format="snapshot chunk",
+            )
+            for failed in self._failed
+        ]
+
+    def _reports(self, reports: Sequence[Notification], timestamp: int) -> list[Any]:
+        for report in reports:
+            _LOGGER.info(
+                "snapshot %s: %s%s%s",
+                report.snapshot,
+                report.type,
+                f" of {report.table}" if report.table else "",
+                "" if report.rows is None else f", {report.rows} rows",
+            )
+        if not self._emits_notifications:
+            return []
+        return [NotificationRecord(timestamp, report.document(self._name, timestamp)) for report in reports]

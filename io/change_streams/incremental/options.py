@@ -1,0 +1,88 @@
+"""The user's options for snapshots and for their signals. They are not in a checkpoint. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import UsageError
+from penstock.io.change_streams.arguments import whole_in_range
+from penstock.io.change_streams.incremental.signals import MAX_ROWS_IN_CHUNK, ExecuteSnapshot
+from penstock.io.change_streams.options import SignalOptions, SignalTableOptions
+
+NEVER, INITIAL, WHEN_NEEDED = "never", "initial", "when_needed"
+"""The values of the argument `snapshot`. True and False mean initial and never."""
+INITIAL_REQUEST = "initial"
+"""The id of the snapshot that a pipeline begins with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOptions:
+    """The choices of a user.
+
+    `snapshot`: never, initial or when_needed. `signal_table`: a table with the columns id, type, data.
+    `signal_file`: JSON lines. `signal_folder`: JSON files, one for each signal. `signal_kafka`: options of a Kafka
+    consumer, as pairs, with the topic as ``topic``. `chunk_rows`: rows; `parallel_tables`: tables that are read at
+    once.
+    """
+
+    snapshot: str = "never"
+    signal_table: str = ""
+    signal_file: str = ""
+    signal_folder: str = ""
+    signal_kafka: tuple[tuple[str, str], ...] = ()
+    chunk_rows: int = 10_240
+    parallel_tables: int = 2
+    poll_seconds: float = 1.0
+
+    def for_preview(self) -> SnapshotOptions:
+        """Return the options of a read that answers no signal and replaces no lost position."""
+        snapshot = INITIAL if self.snapshot == WHEN_NEEDED else self.snapshot
+        return SnapshotOptions(
+            snapshot=snapshot, chunk_rows=self.chunk_rows, parallel_tables=self.parallel_tables
+        )
+
+    @property
+    def takes_signals(self) -> bool:
+        """Whether a signal can come."""
+        return bool(self.signal_table or self.signal_file or self.signal_folder or self.signal_kafka)
+
+    @classmethod
+    def checked(cls, options: SignalOptions, snapshot: str | bool) -> SnapshotOptions:
+        """Return the options of a source, some of which have no `SignalTableOptions`.
+
+        Raises:
+            UsageError: one of them is malformed or out of range.
+        """
+        kafka = options.signal_kafka
+        if kafka and not {"topic", "bootstrap.servers"} <= kafka.keys():
+            raise UsageError("signal_kafka needs at least topic and bootstrap.servers")
+        of_tables = options if isinstance(options, SignalTableOptions) else None
+        return cls(
+            snapshot=checked_snapshot(snapshot),
+            signal_table=(of_tables and of_tables.signal_table) or "",
+            signal_file=options.signal_file or "",
+            signal_folder=options.signal_folder or "",
+            signal_kafka=tuple(sorted((kafka or {}).items())),
+            chunk_rows=whole_in_range("chunk_rows", options.chunk_rows, 1, MAX_ROWS_IN_CHUNK),
+            parallel_tables=1
+            if of_tables is None
+            else whole_in_range("parallel_tables", of_tables.parallel_tables, 1, 16),
+        )
+
+
+def checked_snapshot(snapshot: str | bool) -> str:
+    """Return the argument `snapshot` as a text.
+
+    Raises:
+        UsageError: it is not never, initial, when_needed, True or False.
+    """
+    if isinstance(snapshot, bool):
+        return INITIAL if snapshot else NEVER
+    if snapshot not in (NEVER, INITIAL, WHEN_NEEDED):
+        raise UsageError(f"snapshot must be never, initial or when_needed, not {snapshot!r}")
+    return snapshot
+
+
+def initial_request() -> ExecuteSnapshot:
+    """Return the request for all tables."""
+    return ExecuteSnapshot(INITIAL_REQUEST, (".*",))

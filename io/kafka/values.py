@@ -1,0 +1,77 @@
+"""Converts events to records of a topic. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from penstock.event.model import ChangeEvent
+from penstock.event.replica import encode_version
+from penstock.io.staging.delivery import Refusal
+from penstock.io.staging.record_format import Format
+
+EVENT_ID, VERSION = "penstock.id", "penstock.version"
+"""Headers of every record: the id of its event, and its version as sortable text."""
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A record to produce. `index` is that of its event in the batch. `timestamp_ms` is that of the event."""
+
+    index: int
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: list[tuple[str, bytes]]
+
+
+def records_of(
+    events: Iterable[ChangeEvent], format: Format, topic: str, left_out: frozenset[int] = frozenset()
+) -> tuple[list[Record], list[Refusal]]:
+    """Return the records of a batch, and the events that the format cannot express.
+
+    `topic` is a name with ``{topic}`` (the format's own), ``{table}``, ``{schema}`` and ``{database}``. Events at the
+    indexes `left_out` are skipped.
+    """
+    records: list[Record] = []
+    refused = []
+    for index, event in enumerate(events):
+        if index in left_out:
+            continue
+        try:
+            records += records_of_event(index, event, format, topic)
+        except ValueError as error:
+            refused.append(Refusal(index, str(error)))
+    return records, refused
+
+
+def records_of_event(index: int, event: ChangeEvent, format: Format, topic: str) -> list[Record]:
+    """Return the records of the event with this index; see `records_of`.
+
+    Raises:
+        ValueError: the format cannot express the event, or a topic has no possible name.
+    """
+    source, found = event.source, []
+    own = [(EVENT_ID, event.id.encode()), (VERSION, encode_version(event.version).encode())]
+    for record in format(event):
+        name = topic.format(
+            topic=record.topic, table=source.table, schema=source.schema, database=source.database
+        )
+        if not _TOPIC.fullmatch(name) or name in (".", ".."):
+            raise ValueError(
+                f"{name!r} cannot be the name of a topic: Kafka allows 1 to 249 of the characters a-z A-Z 0-9 . _ -. "
+                "Pass another topic="
+            )
+        # Kafka takes no time before 1970; -1 would mean the time of the client.
+        milliseconds = max(0, record.timestamp // 1_000_000)
+        found.append(Record(index, name, record.key, record.value, milliseconds, [*record.headers, *own]))
+    return found
+
+
+def topics_of(records: Sequence[Record]) -> frozenset[str]:
+    """Return the topics of records."""
+    return frozenset(record.topic for record in records)

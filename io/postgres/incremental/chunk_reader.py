@@ -1,0 +1,197 @@
+"""Reads chunks of tables, and the list of tables, over an ordinary connection. One thread uses it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from psycopg import sql
+
+from penstock.errors import ChangeStreamError
+from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest
+from penstock.io.change_streams.incremental.notifications import ScanStatus
+from penstock.io.change_streams.incremental.progress import INITIAL, Snapshot
+from penstock.io.change_streams.incremental.signals import matches
+from penstock.io.change_streams.incremental.worker import Problems
+from penstock.io.postgres.client import LOCK_TIMEOUT_MS, Client
+from penstock.io.postgres.errors import LockedError
+from penstock.io.postgres.incremental import chunks
+from penstock.io.postgres.incremental.chunks import ChunkStatement, SnapshotRow, VisibleTransactions
+from penstock.io.postgres.incremental.held_read_view import HeldReadView, take_snapshot
+from penstock.io.postgres.record import Table, parse_lsn
+from penstock.io.postgres.source import ChangeStream, Connection
+from penstock.tables import matches_table
+
+Answer = TypeVar("Answer")
+
+_LOGGER = logging.getLogger(__name__)
+_GAP_SECONDS = 0.02
+"""How often the reader looks whether a transaction that is in the log is visible."""
+_OLDEST_WITH_GENERATED = 180_000
+
+
+class ChunkReader:
+    """Reads the tables of one publication."""
+
+    def __init__(
+        self,
+        stream: ChangeStream,
+        connection: Connection,
+        tables: Sequence[str],
+        held: HeldReadView,
+        *,
+        stopped: Callable[[], bool],
+    ) -> None:
+        """`tables`: patterns of the tables whose changes are read. `held`: what chunks of an initial snapshot read.
+        `stopped`: whether to end a wait.
+        """
+        self._stream, self._tables, self._held, self._stopped = stream, tables, held, stopped
+        self._client = Client(stream, connection, lock_timeout_ms=LOCK_TIMEOUT_MS)
+
+    def visible(self) -> VisibleTransactions:
+        """Return which transactions are visible now."""
+        return chunks.parse_snapshot(self._client.rows("select pg_current_snapshot()::text")[0][0])
+
+    def tables(self, snapshot: Snapshot) -> tuple[dict[str, int], Problems]:
+        """Return the tables that a request means, with estimates of their rows, and the names that cannot be read."""
+        published = {
+            f"{schema}.{name}": (has_key, rows)
+            # The server locks every published table for a moment to list them.
+            for schema, name, has_key, rows in self._when_unlocked(self._published)
+            if matches_table(tuple(self._tables), schema, name)
+        }
+        request, found, problems = snapshot.request, [], Problems()
+        for pattern in request.tables:
+            named = [name for name in published if matches([pattern], name)]
+            if not named and snapshot.kind != INITIAL:
+                problems[pattern] = (
+                    ScanStatus.UNKNOWN_SCHEMA,
+                    "no published table that the pipeline reads has this name",
+                )
+            found += named
+        for name in dict.fromkeys(found):
+            # Without a key, an initial snapshot goes by the places of the rows: it must be complete.
+            if not published[name][0] and not request.surrogate_key and snapshot.kind != INITIAL:
+                problems[name] = (
+                    ScanStatus.NO_PRIMARY_KEY,
+                    "the table has no primary key: add one, or name columns as surrogate-key in the signal",
+                )
+        return {name: published[name][1] for name in found if name not in problems}, problems
+
+    def _published(self) -> list[tuple[Any, ...]]:
+        parameters = (list(self._stream.publications),)
+        if self._held.name:
+            try:
+                with self._transaction():
+                    return self._client.rows(chunks.TABLES, parameters)
+            except LockedError:
+                raise
+            except ChangeStreamError as error:
+                # The first chunk finds the same, and the snapshot continues without it.
+                _LOGGER.warning("the tables cannot be listed at the first snapshot: %s", error)
+        return self._client.rows(chunks.TABLES, parameters)
+
+    def read(self, request: ChunkRequest) -> Chunk:
+        """Return a chunk of `SnapshotRow`s. While another session locks the table, wait for it.
+
+        Raises:
+            UnreachableError: ask again later.
+            LockedError: the table is locked, and the reader was stopped.
+            ChangeStreamError: the server refused it; the message says what to do.
+        """
+        self._wait_until_visible(request.after)
+        schema, _, name = request.table.partition(".")
+
+        def read() -> Chunk:
+            with self._transaction() as at:
+                return self._read_in_transaction(request, schema, name, at)
+
+        return self._when_unlocked(read)
+
+    def _when_unlocked(self, read: Callable[[], Answer]) -> Answer:
+        """Return the result of `read`, repeated while another session holds a lock that it needs."""
+        was_locked = False
+        while True:
+            try:
+                return read()
+            except LockedError as error:
+                if self._stopped():
+                    raise
+                if not was_locked:
+                    _LOGGER.warning("a snapshot waits until a table is unlocked: %s", error)
+                was_locked = True
+
+    @contextmanager
+    def _transaction(self) -> Iterator[str]:
+        """Run statements in one snapshot: the one that is held, whose name is yielded, or a new one."""
+        at = self._held.name
+        self._client.run(chunks.BEGIN)
+        try:
+            if at:
+                self._client.run(take_snapshot(at))
+            yield at
+        finally:
+            self._client.run("rollback")
+
+    def _wait_until_visible(self, transactions: Sequence[int]) -> None:
+        """Wait until committed transactions are visible. They are not while a standby has not confirmed them."""
+        while transactions and not self._stopped():
+            visible = self.visible()
+            transactions = [each for each in transactions if not visible.sees(each)]
+            if transactions:
+                time.sleep(_GAP_SECONDS)
+
+    def _read_in_transaction(self, request: ChunkRequest, schema: str, name: str, at: str) -> Chunk:
+        lock = sql.SQL("lock table {}.{} in access share mode").format(
+            sql.Identifier(schema), sql.Identifier(name)
+        )
+        self._client.run(lock)
+        state = self._client.rows(
+            chunks.STATE, {"publications": list(self._stream.publications), "schema": schema, "table": name}
+        )
+        if not state:
+            raise ChangeStreamError(
+                f"{self._stream}: {request.table} is not in the publication any more. Add it again with ALTER "
+                "PUBLICATION, or request a snapshot without it"
+            )
+        ((snapshot, oid, identity, kind, file, lists, filters),) = state
+        if at and self._client.rows(chunks.REWRITTEN, {"table": oid}):
+            raise ChangeStreamError(
+                f"{self._stream}: {request.table} was truncated or rewritten after the snapshot that is read, which "
+                "therefore has none of its rows"
+            )
+        table = self._table(oid, schema, name, identity, lists)
+        # One publication without a condition sends every row.
+        conditions = [] if None in filters else [" or ".join(f"({each})" for each in filters)]
+        statement = ChunkStatement(table, request, kind=kind, file=file or 0, conditions=conditions)
+
+        def rows(query: sql.Composed, *, null: bool = False) -> Any:
+            return statement.chunk_rows(
+                self._client.copied(query), lambda row: SnapshotRow(table, row), null=null
+            )
+
+        visible = chunks.parse_snapshot(snapshot)
+        if request.keys:
+            found, is_last = rows(statement.rows_of_keys()), False
+        else:
+            found = rows(statement.rows_after())
+            is_last = len(found) < request.size
+            if is_last and statement.ties:
+                found += rows(statement.rows_with_null(), null=True)
+        # Asked after the rows: every change that the chunk sees ends at or before this position.
+        ((end, block, segment),) = self._client.rows(chunks.END_OF_LOG)
+        position = chunks.end_of_records(parse_lsn(end), block, segment)
+        return Chunk(request, found, visible.sees, position, is_last, statement.restarted)
+
+    def _table(self, oid: int, schema: str, name: str, identity: str, lists: Sequence[Any]) -> Table:
+        columns = self._client.rows(chunks.COLUMNS, (oid,))
+        if self._client.version < _OLDEST_WITH_GENERATED:
+            columns = [column for column in columns if not column[3]]
+        published = chunks.published_columns(columns, lists)
+        return self._client.describe_table(chunks.relation_of(oid, schema, name, identity, published), {})
+
+    def close(self) -> None:
+        self._client.close()

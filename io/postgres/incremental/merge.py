@@ -1,0 +1,288 @@
+"""The snapshots of one log reader: its engine and its worker, and the records that they add to the log.
+
+All methods are called by the thread that reads the log, except `stop`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from penstock.errors import ChangeStreamError
+from penstock.io.change_streams.incremental.answers import WorkerAnswers
+from penstock.io.change_streams.incremental.channels import signal_of_row
+from penstock.io.change_streams.incremental.engine import Chunk, FailedChunk, SnapshotEngine
+from penstock.io.change_streams.incremental.notifications import Notification
+from penstock.io.change_streams.incremental.options import SnapshotOptions, initial_request
+from penstock.io.change_streams.incremental.progress import INITIAL, SnapshotProgress
+from penstock.io.change_streams.incremental.worker import SnapshotWorker
+from penstock.io.postgres.incremental.chunks import SnapshotRow, key_name, key_places, parse_snapshot
+from penstock.io.postgres.incremental.held_read_view import HeldReadView
+from penstock.io.postgres.reader import ReadView
+from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction, Table
+
+_LOGGER = logging.getLogger(__name__)
+_END_OF_TIME = 1 << 64
+"""A position above every LSN: the log was read to the end of the read."""
+_PRUNE_FROM = 64
+"""Transactions that are not known to be visible, from which on the server is asked. They are a part of the
+checkpoint.
+"""
+
+
+class Added(NamedTuple):
+    """Records that a snapshot adds to the log, and the progress after them."""
+
+    records: Sequence[Any]
+    progress: SnapshotProgress
+    recent: tuple[int, ...]
+
+
+class SnapshotMerge(WorkerAnswers):
+    """Adds the rows of snapshots to the log.
+
+    `progress` and `recent` are a part of the reader's position: the tables that remain to be read, and the emitted
+    transactions that may not be visible to other sessions yet.
+    """
+
+    def __init__(
+        self,
+        worker: SnapshotWorker,
+        options: SnapshotOptions,
+        name: str,
+        progress: SnapshotProgress,
+        recent: Sequence[int],
+        held: HeldReadView,
+        initial: ReadView | None,
+        *,
+        notifications: bool,
+        dead_letters: bool,
+        visible: Callable[[], Any],
+        close: Callable[[], None],
+    ) -> None:
+        """`name`: of the stream, for reports. `visible`: asks which transactions are visible now; `close` ends that."""
+        engine = SnapshotEngine(
+            progress, recent=recent, parallel_tables=options.parallel_tables, chunk_rows=options.chunk_rows
+        )
+        super().__init__(engine, worker, name, notifications=notifications, dead_letters=dead_letters)
+        self._options, self._visible, self._close = options, visible, close
+        self._held, self._initial = held, initial
+        self._contained = None if initial is None else parse_snapshot(initial.visible)
+        self._scanned_at: int | None = None
+        self._prune_at = _PRUNE_FROM
+        self._recent: tuple[int, ...] = tuple(recent)
+        self._keys: dict[Table, list[int]] = {}
+        if options.takes_signals:
+            worker.poll_channels({name: _thawed(at) for name, at in progress.channels})
+
+    @property
+    def progress(self) -> SnapshotProgress:
+        return self._engine.progress
+
+    @property
+    def recent(self) -> tuple[int, ...]:
+        # Asked for each record of the log, so the tuple is made again only if the list has changed.
+        if len(self._engine.recent) != len(self._recent) or self._engine.recent[-1:] != list(
+            self._recent[-1:]
+        ):
+            self._recent = tuple(self._engine.recent)
+        return self._recent
+
+    @property
+    def initial(self) -> ReadView | None:
+        """The snapshot of the database that an initial snapshot began with, while it matters."""
+        return self._initial
+
+    def begin_scan(self, stopped: Callable[[], bool]) -> bool:
+        """Return whether rows are to be read at one snapshot of the database, before the log is read."""
+        if not self._wants_initial:
+            self._end_scan()
+            return False
+        if self._initial is None:
+            scans = self._engine.progress.snapshots[0].tables or ()
+            # Rows were emitted without a held snapshot, or after it was lost: the rest continues between the changes.
+            if any(scan.cursor or scan.rows or scan.scanned for scan in scans):
+                return False
+            try:
+                self._initial = self._held.begin(stopped)
+            except ChangeStreamError as error:
+                self._give_up(str(error))
+                return False
+            self._contained = parse_snapshot(self._initial.visible)
+        elif self._initial.name and not self._held.resume(self._initial):
+            self._give_up("the server does not hold it any more")
+        return self.is_scanning
+
+    @property
+    def _wants_initial(self) -> bool:
+        current = self._engine.progress.current
+        return current is not None and current.kind == INITIAL and not self._engine.progress.paused
+
+    @property
+    def is_scanning(self) -> bool:
+        """Whether rows remain that are read before the log."""
+        return bool(self._held.name) and self._wants_initial
+
+    def _give_up(self, reason: str) -> None:
+        _LOGGER.warning(
+            "%s: the rest of the initial snapshot is not read at its first snapshot of the database: %s. "
+            "They are read as they are now, between the changes, and may follow changes of the same row",
+            self._name,
+            reason,
+        )
+        self._held.release()
+        self._end_scan()
+        self._engine.restart()
+
+    def _end_scan(self) -> None:
+        # The server holds the snapshot on: another worker may have to repeat the last rows; see `acknowledged`.
+        self._held.name = ""
+        if self._initial is not None and self._initial.name:
+            self._initial = self._initial._replace(name="")
+
+    def acknowledged(self, lsn: int) -> None:
+        """Note that a checkpoint has a position from `lsn` on."""
+        if self._scanned_at is not None and lsn > self._scanned_at:
+            self._scanned_at = None
+            self._held.release()
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether rows are still to be read, and not paused."""
+        progress = self._engine.progress
+        return bool(progress.snapshots) and not progress.paused
+
+    @property
+    def waits_for_log(self) -> bool:
+        """Whether rows wait for the log to reach a position."""
+        return self._engine.waits_for_stream
+
+    def reopened(self) -> None:
+        """Drop what was read: the server may have crashed, and lost commits that were not yet in its log."""
+        self._engine.restart()
+
+    def begin_again(self) -> None:
+        """Begin with a snapshot of all tables: changes were lost."""
+        self._engine.progress = self._engine.progress.with_initial(initial_request())
+        self._engine.recent, self._asked = [], ""
+        self._held.release()
+        self._initial = self._contained = None
+        self._engine.restart()
+
+    def note(self, record: LogRecord, timestamp: int, lsn: int) -> list[Any] | None:
+        """Note a record that is about to be emitted; return what to emit before it. None: the record is not emitted.
+
+        It is a signal, or a change that the rows of an initial snapshot contain.
+        """
+        engine, transaction, table = self._engine, record.transaction, record.table
+        if transaction is None or table is None:
+            return []
+        contained = self._contains(transaction)
+        if not contained and (not engine.recent or engine.recent[-1] != transaction.id):
+            engine.emitted(transaction.id)
+            if len(engine.recent) >= self._prune_at:
+                engine.prune(self._visible().sees)
+                # A transaction may stay invisible for long: do not ask again for each new one.
+                self._prune_at = max(_PRUNE_FROM, 2 * len(engine.recent))
+        if str(table) == self._options.signal_table:
+            signal = signal_of_row(record.new) if record.kind is ChangeKind.INSERT and record.new else None
+            reports = engine.receive(signal) if signal is not None else ()
+            return self._reports(reports, timestamp) or None
+        if contained:
+            return None
+        if engine.is_idle:
+            return []
+        if record.kind is ChangeKind.TRUNCATE:
+            engine.truncated(transaction.id, str(table))
+            return []
+        return self._rows(self._change(record, transaction.id, table), timestamp, lsn, self._is_incremental)
+
+    def _contains(self, transaction: LogTransaction) -> bool:
+        # A server that crashed may use the ids of transactions again that it has lost. They have later timestamps.
+        return (
+            self._initial is not None
+            and self._contained is not None
+            and self._contained.sees(transaction.id)
+            and transaction.commit_timestamp <= self._initial.timestamp
+        )
+
+    def _change(self, record: LogRecord, transaction: int, table: Table) -> list[SnapshotRow]:
+        places = self._keys.get(table)
+        if places is None:
+            places = self._keys[table] = key_places(table)
+        if not places:
+            return []
+        keys = []
+        for row in (record.old, record.new):
+            if row is not None:
+                key = tuple([row[place] for place in places])
+                if key not in keys:
+                    keys.append(key)
+        whole = record.new is None or record.old_is_full or UNCHANGED not in record.new
+        name = "" if whole else key_name(keys[-1])
+        return self._engine.change(transaction, str(table), keys, whole=whole, name=name, moved=len(keys) > 1)
+
+    def advance(self, lsn: int, timestamp: int, *, at_end: bool = False) -> list[Added]:
+        """Return what is to be emitted here: the log was read to `lsn`, a place between two transactions.
+
+        `at_end`: no change follows.
+        """
+        added: list[Added] = []
+        if self._initial is not None and not self._initial.name and lsn >= self._initial.lsn:
+            self._initial = self._contained = None
+        reports = self._take_answers()
+        if self._held.name:
+            self._watch_scan(lsn)
+        if reports or self._failed:
+            records = self._reports(reports, timestamp) + self._failures(timestamp)
+            added.append(Added(records, self._engine.progress, self.recent))
+        # Asked before each emission: after the last one of a snapshot, the next snapshot is the current one.
+        incremental = self._is_incremental
+        for emission in self._engine.reached(_END_OF_TIME if at_end else lsn):
+            rows = self._rows(emission.rows, timestamp, lsn, incremental)
+            records = [*rows, *self._reports(emission.notifications, timestamp)]
+            added.append(Added(records, emission.progress, self.recent))
+            incremental = self._is_incremental
+        self._ask()
+        return added
+
+    def _watch_scan(self, lsn: int) -> None:
+        self._held.keep()
+        progress = self._engine.progress
+        if progress.paused:
+            self._give_up("it was paused")
+        elif not self._wants_initial:
+            self._end_scan()
+            self._scanned_at = lsn
+
+    def _arrived(self, answer: Chunk | FailedChunk) -> Sequence[Notification]:
+        if isinstance(answer, FailedChunk) and self._held.name:
+            self._give_up(answer.problem)
+            return ()
+        return super()._arrived(answer)
+
+    @property
+    def _is_incremental(self) -> bool:
+        current = self._engine.progress.current
+        return current is not None and current.kind != INITIAL
+
+    def _rows(
+        self, rows: Sequence[SnapshotRow], timestamp: int, lsn: int, incremental: bool
+    ) -> list[LogRecord]:
+        return [
+            LogRecord(
+                ChangeKind.READ, timestamp, None, number, lsn, True, table, row, incremental=incremental
+            )
+            for number, (table, row) in enumerate(rows, 1)
+        ]
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._worker.stop()
+        self._close()
+        self._held.close()
+
+
+def _thawed(value: Any) -> Any:
+    return [_thawed(each) for each in value] if isinstance(value, tuple) else value

@@ -1,0 +1,209 @@
+"""The DoFns that read a snapshot, alone or before a change stream. `io/spanner/read.py` and `table.py` use them.
+
+A `process` call reads either ranges of the snapshot or the change stream, by the kind of its frontier. A snapshot of a
+change stream ends like any bundle: the residual is the frontier of the change stream.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from apache_beam import coders
+from apache_beam.io.iobase import RestrictionTracker
+from apache_beam.metrics import Metrics
+from apache_beam.utils.timestamp import Timestamp
+
+from penstock.errors import SetupError
+from penstock.io.change_streams.lineage import LineageEvent
+from penstock.io.change_streams.metrics import ReaderMetrics
+from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
+from penstock.io.change_streams.settings import Settings
+from penstock.io.change_streams.tracker import rebalanced
+from penstock.io.spanner.filter import Selection
+from penstock.io.spanner.initial_scan import plan
+from penstock.io.spanner.initial_scan.frontier import KeyRange, ScanFrontier, Table
+from penstock.io.spanner.initial_scan.metrics import SNAPSHOT_RANGES, metrics_of
+from penstock.io.spanner.initial_scan.pool import BothPools, ScanPool
+from penstock.io.spanner.initial_scan.prefetch import Opener, ScanPrefetcher
+from penstock.io.spanner.initial_scan.tracker import ScanCoder, ScanTracker
+from penstock.io.spanner.metrics import SpannerMetrics
+from penstock.timestamps import NANOS, format_timestamp
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOptions:
+    """The options of reading a snapshot. They are not in a checkpoint, unlike the tables that it reads.
+
+    `max_ranges`: about how many key ranges a table is divided in. `data_boost`: read with Data Boost, not with the
+    compute capacity of the instance.
+    """
+
+    max_ranges: int = 256
+    data_boost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SpannerSettings(Settings):
+    """The configuration of a reader that may begin with a snapshot.
+
+    `selection`: which changes are emitted, and of which tables rows. `dialect` of the database; None: the service is
+    asked.
+    """
+
+    snapshot: ScanOptions = ScanOptions()
+    selection: Selection = field(default_factory=Selection)
+    dialect: str | None = None
+
+
+class InitialScanReading:
+    """Mixed into a source's DoFn, before it: adds the snapshot to each method that depends on the kind of frontier."""
+
+    _settings: Any
+
+    @property
+    def options(self) -> ScanOptions:
+        """The options of reading the snapshot."""
+        options: ScanOptions = self._settings.snapshot
+        return options
+
+    def plan_with_retries(self, element: Any, make: Callable[[Any], ScanFrontier]) -> ScanFrontier:
+        """Return the frontier that `make` plans with a client, asked again while the service does not answer."""
+        client = self.scan_client(element)
+        frontier: ScanFrontier = client.backoff.ask(
+            lambda: make(client), self._settings.limits.unavailable_seconds
+        )
+        _LOGGER.info(
+            "snapshot of %s at %s: %d tables in %d key ranges",
+            element,
+            format_timestamp(frontier.timestamp),
+            len(frontier.tables),
+            len(frontier.ranges),
+        )
+        Metrics.counter(SpannerMetrics.namespace, SNAPSHOT_RANGES).inc(len(frontier.ranges))
+        return frontier
+
+    def scan_client(self, element: Any) -> Any:
+        """Return this process's client for reads at a timestamp."""
+        # The client imports google-cloud-spanner, which only a running pipeline needs.
+        from penstock.io.spanner.initial_scan.client import ScanClient
+
+        return ScanClient(self._client(element))  # type: ignore[attr-defined]
+
+    def new_metrics(self, prefetcher: Prefetcher) -> ReaderMetrics:
+        return metrics_of(prefetcher)
+
+    def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+        if isinstance(frontier, ScanFrontier):
+            return ()  # key ranges are no partitions of the change stream
+        events: Iterable[LineageEvent] = super().lineage_events(step, frontier)  # type: ignore[misc]
+        return events
+
+    def create_tracker(self, restriction: Any) -> RestrictionTracker:
+        restriction = restriction.settled()
+        if isinstance(restriction, ScanFrontier):
+            return ScanTracker(restriction, whole_ranges=self.options.data_boost)
+        return super().create_tracker(restriction)  # type: ignore[misc]
+
+    def restriction_coder(self) -> coders.Coder:
+        return ScanCoder(super().restriction_coder())  # type: ignore[misc]
+
+    def rebalance(
+        self, element: Any, residuals: Sequence[tuple[Any, Timestamp]], n: int
+    ) -> list[tuple[Any, Timestamp]]:
+        """Join all residuals of one element and deal them out over `n` slots; see `rebalanced`."""
+        if any(isinstance(frontier, ScanFrontier) for frontier, _ in residuals):
+            return rebalanced(ScanFrontier, residuals, n)
+        dealt: list[tuple[Any, Timestamp]] = super().rebalance(element, residuals, n)  # type: ignore[misc]
+        return dealt
+
+    def truncate(self, element: Any, restriction: Any) -> Any:
+        """Return what a drain still reads: the rows of a snapshot that has begun, and no changes.
+
+        As Beam says for all bounded work. Half a snapshot would be of no use.
+        """
+        if isinstance(restriction, ScanFrontier):
+            # Each part decides for itself, so the part that holds the stream drops it, whatever the others have left.
+            return replace(restriction, stream=None) if restriction.ranges else None
+        return super().truncate(element, restriction)  # type: ignore[misc]
+
+    def open_pool(self, element: Any) -> Any:
+        client = self._client(element)  # type: ignore[attr-defined]
+        options, limits = self.options, self._settings.limits
+
+        def make(frontier: ScanFrontier) -> ScanPrefetcher:
+            reads = self.scan_client(element)
+            return ScanPrefetcher(
+                frontier,
+                lambda each: _openers(reads, options, frontier, each),
+                client.backoff,
+                unavailable_seconds=limits.unavailable_seconds,
+                buffer_bytes=limits.buffer_bytes,
+                idle_seconds=limits.idle_stream_seconds,
+                whole_ranges=options.data_boost,
+            )
+
+        return BothPools(ScanPool(make, client.clock.now), lambda: self._stream_pool(element))
+
+    def _stream_pool(self, element: Any) -> StreamPool:
+        pool: StreamPool = super().open_pool(element)  # type: ignore[misc]
+        return pool
+
+
+def _openers(client: Any, options: ScanOptions, frontier: ScanFrontier, each: KeyRange) -> Iterator[Opener]:
+    """Yield the reads that together have the rows of a range."""
+    table = frontier.tables[each.table]
+    if not options.data_boost:
+        yield lambda _: client.read(table, each, frontier.timestamp)
+        return
+    # A transaction for each range: its tokens are used at once, so that they do not expire while other ranges are read.
+    transaction = client.begin(frontier.timestamp)
+    for token in client.tokens(table, each, transaction):
+        yield _with_token(client, table, each, transaction, token)
+
+
+def _with_token(client: Any, table: Table, each: KeyRange, transaction: Any, token: bytes) -> Opener:
+    return lambda resume_token: client.read_partition(
+        table, each, transaction, token, resume_token=resume_token, data_boost=True
+    )
+
+
+def ranges_of(client: Any, tables: Sequence[Table], transaction: Any, max_ranges: int) -> dict[int, KeyRange]:
+    """Return key ranges that cover all rows of the tables, by number."""
+    ranges: list[KeyRange] = []
+    for index, table in enumerate(tables):
+        ranges += plan.ranges_between(index, client.sample_keys(table, transaction, max_ranges))
+    return dict(enumerate(ranges))
+
+
+_SETTLE_SECONDS = 0.1
+"""Google's emulator may show half of a commit that is being written: there a snapshot of now waits before it reads."""
+
+
+def begin_snapshot(client: Any, timestamp: int | None, database: str, *, emulated: bool) -> Any:
+    """Return a transaction at `timestamp` (None: now), after the check that the database keeps its rows.
+
+    Raises:
+        SetupError: the time is in the future, or past the database's version_retention_period.
+    """
+    client.clock.synchronize()
+    now = client.clock.now()
+    if timestamp is not None and timestamp > now + NANOS:
+        raise SetupError(
+            f"the time of the snapshot, {format_timestamp(timestamp)}, is in the future; pass an earlier one, or none "
+            "for now"
+        )
+    if timestamp is not None:
+        # Check this before the transaction begins: the service would answer with a status that names neither cause nor
+        # remedy.
+        retention = plan.version_retention(lambda sql: client.query(sql, None))
+        plan.check_timestamp(timestamp, now, retention, database)
+    transaction = client.begin(timestamp)
+    if timestamp is None and emulated:
+        time.sleep(_SETTLE_SECONDS)
+    return transaction

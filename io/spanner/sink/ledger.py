@@ -1,0 +1,57 @@
+"""The ledger of the Spanner sink: one row for each writer, written in the transaction of the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from google.cloud.spanner_v1 import KeySet
+
+from penstock.io.staging.delivery import LedgerEntry, Refusal, Sent
+
+LEDGER = "PenstockLedger"
+_COLUMNS = ("Writer", "Generation", "Epoch", "Driver", "Done", "Complete", "Refused")
+_decode_refused = msgspec.json.Decoder(tuple[tuple[int, str], ...]).decode
+
+
+class StoredEntry(msgspec.Struct, frozen=True):
+    """The entry of a writer. `done` events of the delivery are written; `complete`: all of them."""
+
+    generation: int
+    epoch: int
+    driver: str
+    done: int
+    complete: bool
+    refused: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def entry(self) -> LedgerEntry:
+        return LedgerEntry(self.generation, self.epoch, self.driver)
+
+    @property
+    def sent(self) -> Sent:
+        return Sent(tuple(Refusal(index, reason) for index, reason in self.refused))
+
+
+def create_ledger() -> str:
+    """Return the statement that creates the ledger."""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {LEDGER} (Writer STRING(MAX) NOT NULL, Generation INT64 NOT NULL, "
+        "Epoch INT64 NOT NULL, Driver STRING(MAX) NOT NULL, Done INT64 NOT NULL, Complete BOOL NOT NULL, "
+        "Refused STRING(MAX) NOT NULL) PRIMARY KEY (Writer)"
+    )
+
+
+def read_entry(transaction: Any, writer: str) -> StoredEntry | None:
+    """Return the entry of a writer, read in a transaction or a snapshot; None if there is none."""
+    rows = transaction.read(LEDGER, _COLUMNS, KeySet(keys=[(writer,)]))
+    for _, generation, epoch, driver, done, complete, refused in rows:
+        return StoredEntry(generation, epoch, driver, done, complete, _decode_refused(refused))
+    return None
+
+
+def write_entry(transaction: Any, writer: str, entry: StoredEntry) -> None:
+    """Replace the entry of a writer in a transaction."""
+    refused = msgspec.json.encode(entry.refused).decode()
+    row = (writer, entry.generation, entry.epoch, entry.driver, entry.done, entry.complete, refused)
+    transaction.insert_or_update(LEDGER, _COLUMNS, [row])

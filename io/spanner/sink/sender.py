@@ -1,0 +1,274 @@
+"""Read, compare and write in Spanner transactions, each with the entry in the ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from google.api_core import exceptions
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError
+from google.cloud import spanner
+from google.cloud.spanner_v1 import KeySet
+
+from penstock.errors import ServiceError
+from penstock.event.model import ChangeEvent, Source, TableSchema
+from penstock.event.replica import (
+    NotReplicableError,
+    RowChange,
+    TableChanges,
+    encode_version,
+    fold,
+)
+from penstock.io.spanner.sink.errors import classify_error, is_row_error
+from penstock.io.spanner.sink.ledger import LEDGER, StoredEntry, create_ledger, read_entry, write_entry
+from penstock.io.spanner.sink.target import SpannerTarget
+from penstock.io.spanner.sink.values import VERSIONS, create_versions, key_text, spanner_value
+from penstock.io.spanner.source import EMULATOR_VARIABLE
+from penstock.io.staging.delivery import (
+    NOTHING_WRITTEN,
+    PARTLY_WRITTEN,
+    Delivery,
+    EventBatch,
+    Refusal,
+    RefusalError,
+    Sent,
+    TargetUnavailableError,
+    is_delivered,
+)
+from penstock.timestamps import format_timestamp
+
+MAX_CELLS = 20_000
+"""Cells of one transaction. Spanner takes 80,000 mutations, and each index of a table adds to them."""
+
+_RETRY_SECONDS = 0.05
+
+_VERSIONS = ("TableName", "RowKey", "Version", "DeletedAt")
+
+
+class SpannerSender:
+    """See `penstock.io.staging.delivery.Sender`.
+
+    A batch may be larger than a transaction of Spanner. It is then written in parts, and the ledger says how many
+    events are written: a repeat continues there.
+    """
+
+    def __init__(self, target: SpannerTarget, skip_refused: bool) -> None:
+        self._target, self._skip_refused = target, skip_refused
+        self._ready = False
+        # What this sender has written or read last. Each transaction compares it with the ledger.
+        self._known: dict[str, StoredEntry] = {}
+        with self._errors():
+            client = _client(target)
+            self._database = client.instance(target.instance).database(target.database)
+
+    def check(self) -> None:
+        """Connect, and create the ledger and the table of versions if they are missing."""
+        with self._errors():
+            statements = [create_ledger(), create_versions(self._target.tombstone_days)]
+            with self._database.snapshot() as snapshot:
+                names = "SELECT TABLE_NAME FROM INFORMATION_SCHEMA.TABLES WHERE TABLE_NAME IN UNNEST(@names)"
+                found = list(
+                    snapshot.execute_sql(
+                        names,
+                        params={"names": [LEDGER, VERSIONS]},
+                        param_types={"names": spanner.param_types.Array(spanner.param_types.STRING)},
+                    )
+                )
+            # A role without the right to change the schema can use tables that an administrator has created.
+            if len(found) < len(statements):
+                self._database.update_ddl(statements).result(timeout=300)
+        self._ready = True
+
+    def send(self, delivery: Delivery, events: EventBatch) -> Sent:
+        """Write the batch; see `Sender.send`."""
+        batch = list(events)
+        if not self._ready:
+            # A pipeline that was not started by the command line has had no check that creates the tables.
+            self.check()
+        with self._errors():
+            progress = self._known.get(delivery.writer) or self._read(delivery.writer)
+            entry = progress.entry if progress else None
+            if progress is not None and not progress.complete and entry == delivery.position:
+                return self._continue(delivery, batch, progress, resumed=progress)
+            if is_delivered(entry, delivery):
+                assert progress is not None
+                return progress.sent
+            return self._continue(delivery, batch, progress, resumed=None)
+
+    def close(self) -> None:
+        # `Database.close` of the client library (read in 3.71) waits for the thread that renews its session, which
+        # sleeps for minutes. The session lives four weeks and need not be deleted.
+        del self._database
+
+    def _read(self, writer: str) -> StoredEntry | None:
+        with self._database.snapshot() as snapshot:
+            return read_entry(snapshot, writer)
+
+    def _continue(
+        self,
+        delivery: Delivery,
+        events: list[ChangeEvent],
+        known: StoredEntry | None,
+        *,
+        resumed: StoredEntry | None,
+    ) -> Sent:
+        """Write the events that the ledger does not have yet.
+
+        `known` is the entry of the ledger, `resumed` the same if it has a part of this delivery.
+        """
+        start = resumed.done if resumed else 0
+        refused = dict(resumed.refused) if resumed else {}
+        ranges = _parts(events, start)
+        while ranges:
+            first, last = ranges.pop(0)
+            complete = not ranges
+            after = StoredEntry(*delivery.position, last, complete, tuple(sorted(refused.items())))
+            try:
+                self._commit(delivery.writer, events[first:last], known, after)
+            except (exceptions.GoogleAPICallError, NotReplicableError, ValueError) as error:
+                if isinstance(error, exceptions.GoogleAPICallError) and not is_row_error(_code_of(error)):
+                    raise
+                if last - first > 1:
+                    middle = (first + last) // 2
+                    ranges[:0] = [(first, middle), (middle, last)]
+                    continue
+                refused[first] = _reason(error)
+                if not self._skip_refused:
+                    raise RefusalError(
+                        Refusal(first, refused[first]), PARTLY_WRITTEN if first else NOTHING_WRITTEN
+                    ) from error
+                after = msgspec.structs.replace(after, refused=tuple(sorted(refused.items())))
+                self._commit(delivery.writer, [], known, after)
+            known = self._known[delivery.writer] = after
+        return Sent(tuple(Refusal(*each) for each in sorted(refused.items())))
+
+    def _commit(
+        self, writer: str, events: Sequence[ChangeEvent], known: StoredEntry | None, after: StoredEntry
+    ) -> None:
+        tables = fold(events)
+
+        def work(transaction: Any) -> None:
+            # Another process may have written this batch, or a part of it, since the ledger was read.
+            if read_entry(transaction, writer) != known:
+                raise TargetUnavailableError(f"{self._target.name}: another process writes the same batch")
+            for changes in tables.values():
+                _write_table(transaction, changes)
+            write_entry(transaction, writer, after)
+
+        self._database.run_in_transaction(
+            work,
+            transaction_tag=self._target.transaction_tag,
+            # After an abort Spanner says how long to wait. The emulator, which runs one transaction at a time and
+            # aborts the others, does not; then the client library (read in 3.71) would wait for 2 to 3 s.
+            default_retry_delay=_RETRY_SECONDS,
+        )
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except GoogleAuthError as error:
+            raise self._classified("UNAUTHENTICATED", error) from error
+        except exceptions.GoogleAPICallError as error:
+            raise self._classified(_code_of(error), error, error.message) from error
+
+    def _classified(self, code: str, error: Exception, message: str = "") -> ServiceError:
+        return classify_error(code, type(error).__name__, message, self._target.name)
+
+
+def _code_of(error: exceptions.GoogleAPICallError) -> str:
+    status: Any = error.grpc_status_code
+    return str(status.name) if status else ""
+
+
+def _client(target: SpannerTarget) -> Any:
+    if target.emulator_host is None:
+        return spanner.Client(project=target.project)
+    # The client library (read in 3.71) takes the address of an emulator from the environment only.
+    os.environ[EMULATOR_VARIABLE] = target.emulator_host
+    return spanner.Client(
+        project=target.project, credentials=AnonymousCredentials(), disable_builtin_metrics=True
+    )
+
+
+def _parts(events: Sequence[ChangeEvent], start: int) -> list[tuple[int, int]]:
+    """Return ranges of events that fit into one transaction each; one empty range if there is none."""
+    ranges, first, cells = [], start, 0
+    for index in range(start, len(events)):
+        size = len(events[index].schema.columns) + len(_VERSIONS)
+        if cells + size > MAX_CELLS and index > first:
+            ranges.append((first, index))
+            first, cells = index, 0
+        cells += size
+    return [*ranges, (first, len(events))]
+
+
+def _write_table(transaction: Any, changes: TableChanges) -> None:
+    refuse_truncate(changes)
+    table = table_of(changes.source)
+    types = {column.name: column.type for column in changes.schema}
+    keys = {
+        key_text([spanner_value(types[name], value) for name, value in change.key.items()]): change
+        for change in changes.rows.values()
+    }
+    read = transaction.read(VERSIONS, _VERSIONS, KeySet(keys=[(table, key) for key in keys]))
+    known = {key: version for _, key, version, _ in read}
+    for key, change in keys.items():
+        version = encode_version(change.version)
+        if key in known and known[key] >= version:
+            continue
+        write_row(transaction, table, change, changes.schema)
+        deleted = format_timestamp(change.timestamp) if change.deleted else None
+        transaction.insert_or_update(VERSIONS, _VERSIONS, [(table, key, version, deleted)])
+
+
+def refuse_truncate(changes: TableChanges) -> None:
+    """Raise a NotReplicableError if a batch has a TRUNCATE."""
+    if changes.truncated is not None:
+        raise NotReplicableError(
+            f"table {changes.source.table}: Spanner has no TRUNCATE, so WriteToSpanner does not apply one"
+        )
+
+
+def table_of(source: Source) -> str:
+    """Return the name of the target's table."""
+    return source.table if not source.schema else f"{source.schema}.{source.table}"
+
+
+def write_row(transaction: Any, table: str, change: RowChange, schema: TableSchema) -> None:
+    """Write a row in a transaction: its changed columns, or its deletion.
+
+    Raises:
+        ValueError: Spanner has no type for a value.
+        NotReplicableError: the key changed, and the source did not send all columns.
+    """
+    types = {column.name: column.type for column in schema}
+    key = [spanner_value(types[name], value) for name, value in change.key.items()]
+    if change.deleted:
+        transaction.delete(table, KeySet(keys=[key]))
+        return
+    values = dict(change.values)
+    not_sent = [name for name in schema.names if name not in values and name not in change.key]
+    if change.base is None:
+        # A new row: columns that were not sent are NULL, also if the row was there before.
+        values |= dict.fromkeys(not_sent)
+    elif change.base != change.key and not_sent:
+        raise NotReplicableError(
+            f"table {table}: the key of a row changed, and the source did not send all columns: let the source send "
+            "whole rows"
+        )
+    columns = [*change.key, *values]
+    row = [*key, *(spanner_value(types[name], value) for name, value in values.items())]
+    # Columns that are not named keep their values.
+    transaction.insert_or_update(table, columns, [row])
+
+
+def _reason(error: Exception) -> str:
+    """Return why a row is refused, without its values, which messages of the service may show."""
+    if isinstance(error, exceptions.GoogleAPICallError):
+        return f"Spanner says {type(error).__name__}"
+    return str(error)

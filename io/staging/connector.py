@@ -1,0 +1,82 @@
+"""`Connector`: opens and checks the connection to a target, so that a target is values and nothing else. Pure.
+
+    connector = Connector(
+        KafkaTarget("broker:9092", …),
+        sender_name="penstock.io.kafka.sender:KafkaSender",
+        preview_name="penstock.io.kafka.preview:written_records",
+        extra="kafka",
+    )
+    connector.open(skip_refused=False).send(delivery, events)
+
+Imports of a sink run one way: `write` imports `target`, `sender` imports `target`, and only `preview` imports `sender`.
+So the program that builds a pipeline loads no client of the target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from penstock.event.model import ChangeEvent
+from penstock.extras import extra_packages
+from penstock.io.staging.delivery import Sender, Target
+from penstock.io.staging.preview import Written
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """The values of a target, and the names of what works with them. A pipeline pickles it.
+
+    Args:
+        target: the values. A repr of the connector shows what their repr shows.
+        sender_name: ``module:name`` of a class or function (target, skip_refused) that returns a `Sender`.
+        preview_name: ``module:name`` of a function (event, target) that returns what the target would get for it.
+        extra: the extra of pip with the packages that both modules import.
+    """
+
+    target: Target
+    sender_name: str
+    preview_name: str
+    extra: str
+
+    @property
+    def name(self) -> str:
+        """The target in messages, without secrets."""
+        return self.target.name
+
+    def check(self) -> None:
+        """Check before the start that the target answers and that rights suffice; create the ledger if it is missing.
+
+        Raises:
+            MissingExtraError: a package is missing.
+            ServiceError: it does not, and how to correct it.
+        """
+        sender = self.open(skip_refused=False)
+        try:
+            sender.check()
+        finally:
+            sender.close()
+
+    def open(self, *, skip_refused: bool) -> Sender:
+        """Return a new connection.
+
+        With `skip_refused` a sender leaves out rows that the target refuses, and reports them in `Sent`. Without it the
+        first refused row raises `RefusalError`.
+        """
+        sender: Sender = self._load(self.sender_name)(self.target, skip_refused)
+        return sender
+
+    def preview(self, event: ChangeEvent) -> list[Written]:
+        """Return what the target would get for one event; see `penstock.io.staging.preview`.
+
+        Raises:
+            ValueError: the target cannot hold a value, or cannot express the event.
+        """
+        written: list[Written] = self._load(self.preview_name)(event, self.target)
+        return written
+
+    def _load(self, name: str) -> Any:
+        module, _, attribute = name.partition(":")
+        with extra_packages(self.extra):
+            return getattr(import_module(module), attribute)

@@ -1,0 +1,143 @@
+"""A complete sink, as an example: a database in memory as the target. It passes the conformance tests.
+
+    DATABASES["shop"] = Database()
+    delivered = events | WriteToMemory(database="shop")
+
+The target has a row for each change, in the order of the changes of its key. A sink for a real system also has a module
+for the errors of its client (`errors`) and one for the form of its values (`values`); see docs/new-sink.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from penstock.errors import SetupError
+from penstock.event import ChangeEvent
+from penstock.io.staging.connector import Connector
+from penstock.io.staging.delivery import (
+    Delivery,
+    EventBatch,
+    LedgerEntry,
+    Refusal,
+    RefusalError,
+    Sent,
+    is_delivered,
+)
+from penstock.io.staging.preview import Written
+from penstock.io.staging.send_after_commit import SendAfterCommit
+
+
+class Row(NamedTuple):
+    """A row of the target: the change of one row of the source."""
+
+    table: str
+    key: dict[str, Any] | None
+    op: str
+    after: dict[str, Any] | None
+    timestamp: int
+
+
+@dataclass
+class Database:
+    """The service. Each transaction is a request; a test sets `request` to lose some of them."""
+
+    rows: list[Row] = field(default_factory=list)
+    ledger: dict[str, tuple[LedgerEntry, Sent]] = field(default_factory=dict)
+    request: Callable[[Callable[[], Any]], Any] = lambda transaction: transaction()
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, transaction: Callable[[], Sent]) -> Sent:
+        """Run a transaction: no other one runs at the same time."""
+
+        def locked() -> Sent:
+            with self._lock:
+                return transaction()
+
+        sent: Sent = self.request(locked)
+        return sent
+
+
+DATABASES: dict[str, Database] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTarget:
+    """The values of the sink, which the pipeline pickles."""
+
+    database: str
+
+    @property
+    def name(self) -> str:
+        return f"the database {self.database} in memory"
+
+
+def row_of(event: ChangeEvent) -> Row:
+    """Return the row of an event.
+
+    Raises:
+        ValueError: the target cannot hold a value.
+    """
+    for name, value in (event.after or {}).items():
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError(f"column {name} has a zero byte, which the target cannot store")
+    return Row(event.source.table, event.key, event.op.value, event.after, event.timestamp)
+
+
+def written_rows(event: ChangeEvent, target: MemoryTarget) -> list[Written]:
+    """Return what the sink writes for an event; see `penstock.io.staging.preview`."""
+    return [row_of(event)._asdict()]
+
+
+class MemorySender:
+    """A connection, in one worker process; see `penstock.io.staging.delivery.Sender`."""
+
+    def __init__(self, target: MemoryTarget, skip_refused: bool) -> None:
+        self._target, self._skip_refused = target, skip_refused
+        if target.database not in DATABASES:
+            raise SetupError(f"{target.name} does not exist: make it before the pipeline starts")
+        self._database = DATABASES[target.database]
+
+    def check(self) -> None:
+        """The constructor has looked for the database, and it has its ledger."""
+
+    def send(self, delivery: Delivery, events: EventBatch) -> Sent:
+        rows: list[Row] = []
+        refused: list[Refusal] = []
+        for index, event in enumerate(events):
+            try:
+                rows.append(row_of(event))
+            except ValueError as error:
+                refused.append(Refusal(index, str(error)))
+        if refused and not self._skip_refused:
+            raise RefusalError(refused[0])
+        sent = Sent(tuple(refused))
+        database = self._database
+
+        def transaction() -> Sent:
+            # The ledger is read in the transaction that writes the rows: another driver may have sent them since.
+            entry, before = database.ledger.get(delivery.writer, (None, Sent()))
+            if is_delivered(entry, delivery):
+                return before
+            database.rows += rows
+            database.ledger[delivery.writer] = (delivery.position, sent)
+            return sent
+
+        return database.run(transaction)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class WriteToMemory(SendAfterCommit):
+    """Append change events to a database in memory, each once.
+
+    Order: by key. What repeats: nothing. Watermark: each event holds it until its row is written. State: for each shard
+    the events since the last commit, or of the last `roll_seconds`.
+    """
+
+    def __init__(self, *, database: str, **options: Any) -> None:
+        names = {"sender_name": f"{__name__}:MemorySender", "preview_name": f"{__name__}:written_rows"}
+        super().__init__(Connector(MemoryTarget(database), **names, extra="toy"), **options)

@@ -1,0 +1,152 @@
+"""A bucket as the client of its cloud sees it: the independent reader of what a pipeline wrote."""
+
+from __future__ import annotations
+
+import threading
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from xml.etree import ElementTree
+
+import boto3
+from botocore.config import Config
+from typing_extensions import Self
+
+from tests.support.object_stores.servers import AZURE_ACCOUNT, AZURE_KEY, BUCKET, KEYS, RunningServer
+
+
+class Bucket:
+    """The objects of a server on a port of loopback, read without Penstock and obstore. Here S3, by Amazon's client."""
+
+    def __init__(self, port: int) -> None:
+        self._client: Any = boto3.client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{port}",
+            aws_access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
+            region_name=KEYS["AWS_REGION"],
+            config=Config(s3={"addressing_style": "path"}),
+        )
+
+    def _tags(self, prefix: str) -> dict[str, str]:
+        """Return all keys below a prefix, each with its ETag."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        return {each["Key"]: each["ETag"] for page in pages for each in page.get("Contents", ())}
+
+    def _content(self, key: str) -> bytes:
+        content: bytes = self._client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        return content
+
+    def unfinished_uploads(self) -> int:
+        """Return the number of multipart uploads that were begun and not ended."""
+        return len(self._client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", ()))
+
+    def tags(self, prefix: str) -> dict[str, str]:
+        """Return the keys below a prefix, without those that have a part beginning with a dot; each with its ETag."""
+        return {key: tag for key, tag in self._tags(prefix).items() if "/." not in key}
+
+    def all_keys(self, prefix: str) -> list[str]:
+        """Return all keys below a prefix."""
+        return list(self._tags(prefix))
+
+    def download(self, prefix: str, folder: Path) -> Path:
+        """Copy the visible objects below a prefix to a folder that does not have them yet, and return the folder."""
+        for key in self.tags(prefix):
+            target = folder / key.removeprefix(prefix + "/")
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(self._content(key))
+        return folder
+
+
+class AzureContainer(Bucket):
+    """A container of Azurite, read by Microsoft's client."""
+
+    def __init__(self, port: int) -> None:
+        from azure.storage.blob import ContainerClient
+
+        self._client = ContainerClient(
+            f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}", BUCKET, credential=AZURE_KEY, api_version="2021-08-06"
+        )
+
+    def _tags(self, prefix: str) -> dict[str, str]:
+        return {each.name: each.etag for each in self._client.list_blobs(name_starts_with=prefix)}
+
+    def _content(self, key: str) -> bytes:
+        content: bytes = self._client.download_blob(key).readall()
+        return content
+
+    def unfinished_uploads(self) -> int:
+        """Return the number of blobs that have only blocks that were not committed."""
+        found = self._client.list_blobs(include=["uncommittedblobs"])
+        return sum(each.size is None or (each.size == 0 and each.etag is None) for each in found)
+
+
+class GoogleBucket(Bucket):
+    """A bucket of our stand-in for Google Cloud Storage, read by plain requests of the XML API."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/{BUCKET}"
+
+    def _tags(self, prefix: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        query, more = {"list-type": "2", "prefix": prefix}, True
+        while more:
+            with urllib.request.urlopen(f"{self._url}?{urllib.parse.urlencode(query)}") as answer:
+                page = ElementTree.parse(answer)
+            found |= {
+                each.findtext("Key", ""): each.findtext("ETag", "") for each in page.iterfind("Contents")
+            }
+            more = page.findtext("IsTruncated") == "true"
+            query["continuation-token"] = page.findtext("NextContinuationToken", "")
+        return found
+
+    def _content(self, key: str) -> bytes:
+        with urllib.request.urlopen(f"{self._url}/{urllib.parse.quote(key)}") as answer:
+            content: bytes = answer.read()
+        return content
+
+    def unfinished_uploads(self) -> int:
+        """The stand-in has no multipart uploads, so a request for one would have failed."""
+        return 0
+
+
+def bucket_of(server: RunningServer) -> Bucket:
+    """Return the reader of a server's bucket."""
+    kinds = {"s3": Bucket, "az": AzureContainer, "gs": GoogleBucket}
+    return kinds[server.kind.scheme](server.port)
+
+
+class Watcher:
+    """Looks at the published objects while its context is open. `wrong` has a sentence for each that changed."""
+
+    def __init__(self, bucket: Bucket, prefix: str, every_seconds: float = 0.5) -> None:
+        self.wrong: list[str] = []
+        self._bucket, self._prefix, self._every = bucket, prefix, every_seconds
+        self._seen: dict[str, str] = {}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watcher")
+
+    def _run(self) -> None:
+        while not self._end.wait(self._every):
+            self._look()
+
+    def _look(self) -> None:
+        found = self._bucket.tags(self._prefix)
+        self.wrong += [f"{key} disappeared" for key in self._seen if key not in found]
+        self.wrong += [
+            f"{key} changed" for key, tag in found.items() if self._seen.setdefault(key, tag) != tag
+        ]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+        self._look()

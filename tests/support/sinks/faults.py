@@ -1,0 +1,54 @@
+"""Comparison of what a target has with the source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tests.support.sinks.source import COMPARED, Key, Truth, number_at
+
+
+def replica_faults(
+    name: str, found: Iterable[tuple[Any, ...]], truth: Truth, columns: Sequence[str] = COMPARED
+) -> list[str]:
+    """Compare rows (owner, slot, columns …) with those of the source."""
+    listed = list(found)
+    rows = {(owner, slot): tuple(values) for owner, slot, *values in listed}
+    expected = truth.rows(columns)
+    faults = [] if len(rows) == len(listed) else [f"{name}: a key is there twice"]
+    missing, foreign = expected.keys() - rows.keys(), rows.keys() - expected.keys()
+    differ = [key for key in expected.keys() & rows.keys() if rows[key] != expected[key]]
+    for what, keys in (("missing", missing), ("not in the source", foreign), ("different", differ)):
+        if keys:
+            faults.append(f"{name}: {len(keys)} rows are {what}, such as {sorted(keys)[0]}")
+    return faults
+
+
+def log_faults(
+    name: str,
+    found: Iterable[tuple[str, int, int]],
+    truth: Truth,
+    *,
+    repeats: bool = False,
+    ordered: bool = True,
+) -> list[str]:
+    """Compare a log (owner, slot, time of the event in ns) with that of the source.
+
+    `found` is in the order in which a consumer sees it. With `repeats` the first one of equal events counts.
+    """
+    log: dict[Key, list[int]] = {}
+    for owner, slot, time in found:
+        log.setdefault((owner, slot), []).append(number_at(time))
+    if repeats:
+        log = {key: list(dict.fromkeys(numbers)) for key, numbers in log.items()}
+    if not ordered:
+        log = {key: sorted(numbers) for key, numbers in log.items()}
+    expected = truth.log()
+    faults = []
+    for key in sorted(expected.keys() | log.keys()):
+        if log.get(key, []) != expected.get(key, []):
+            times, wanted = Counter(log.get(key, [])), Counter(expected.get(key, []))
+            lost, more = (wanted - times).total(), (times - wanted).total()
+            faults.append(f"{name}: {key} has {lost} lost and {more} doubled events, or another order")
+    return faults[:5]

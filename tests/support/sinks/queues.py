@@ -1,0 +1,239 @@
+"""Targets that are queues: Kafka and Pub/Sub."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from penstock.event import ChangeEvent
+from penstock.transforms.formats.formatted import FormattedRecord
+from tests.support.oracle.kill import FileAppears, Moment
+from tests.support.sinks.faults import log_faults
+from tests.support.sinks.source import BAD_OWNER, Truth, owner_key
+from tests.support.sinks.target import EmulatedTarget, Options, Refused, TargetUnderTest, apply
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFormat:
+    """A format of Kafka and Pub/Sub: the key, and the time of the event. It shows in the hooks that a batch is sent."""
+
+    hooks: str
+    name: str
+    refuses_bad: bool = False
+
+    def __call__(self, event: ChangeEvent) -> list[FormattedRecord]:
+        owner, slot = owner_key(event)
+        if event.timestamp % 20_000_000_000 == 0:
+            Path(self.hooks, f"{self.name}-{event.id}").touch()
+        value = f"{owner} {slot} {event.timestamp}"
+        if owner == BAD_OWNER:
+            if self.refuses_bad:
+                raise ValueError("no message can express the event")
+            value = "x" * 50_000
+        key = f"{owner}/{slot}".encode()
+        return [FormattedRecord("counts", key, value.encode(), event.timestamp, event.version)]
+
+
+class Kafka(TargetUnderTest):
+    """Two topics of a Kafka broker: transactional and idempotent."""
+
+    error_outputs = ("kafka-transactional", "kafka-idempotent")
+    outage = "the broker is killed and started again"
+    _repeated = 0
+
+    def start(self) -> None:
+        from penstock_emulators.kafka import KafkaBroker
+
+        if self.network is None:
+            self._broker = KafkaBroker.start()
+            return
+        proxy = self.network.before()
+
+        class Advertised(KafkaBroker):
+            """A broker whose clients go through the proxy, also after they have asked it for its address."""
+
+            def _format(self) -> None:
+                super()._format()
+                advertised = f"advertised.listeners=PLAINTEXT://127.0.0.1:{proxy.port}\n"
+                self._settings.write_text(self._settings.read_text() + advertised)
+
+        self._broker = Advertised.start()
+        proxy.target = int(self._broker.address.rpartition(":")[2])
+        self._proxied = f"127.0.0.1:{proxy.port}"
+
+    def create(self, place: str) -> None:
+        self._place = place
+
+    def options(self) -> Options:
+        config = {"compression.type": "none"}
+        servers = self._broker.address
+        if self.network is not None:
+            servers = self._proxied
+            # librdkafka repeats requests by itself for as long as this.
+            config |= {"message.timeout.ms": "2000", "reconnect.backoff.max.ms": "100", "linger.ms": "0"}
+        return {"servers": servers, "hooks": str(self.hooks), "place": self._place, "config": config}
+
+    @staticmethod
+    def write(events: beam.PCollection[ChangeEvent], *, error_output: bool = True, **options: Any) -> Refused:
+        from penstock.io.kafka import WriteToKafka
+
+        refused: Refused = {}
+        for guarantee in ("transactional", "idempotent"):
+            sink = WriteToKafka(
+                options["servers"],
+                format=RecordFormat(options["hooks"], guarantee),
+                topic=f"{options['place']}-{guarantee}",
+                guarantee=guarantee,  # type: ignore[arg-type]
+                partitions=3,
+                # The retention counts from the commit times of the source, which are long ago.
+                topic_config={"max.message.bytes": "20000", "retention.ms": "-1"},
+                config=options["config"],
+                shards=2,
+            )
+            refused |= apply(events, f"kafka-{guarantee}", sink, error_output)
+        return refused
+
+    def carry(self, patch: pytest.MonkeyPatch) -> None:
+        for limit, seconds in (("REQUEST", 10.0), ("METADATA", 0.5), ("FLUSH", 3.0)):
+            patch.setattr(f"penstock.io.kafka.sender._{limit}_SECONDS", seconds)
+
+    def publishing(self) -> Moment:
+        return FileAppears(self.hooks, "transactional-*")
+
+    def take_down(self) -> None:
+        self._broker.kill()
+
+    def bring_back(self) -> None:
+        self._broker.restart()
+
+    def faults(self, truth: Truth) -> list[str]:
+        committed, idempotent = self._read("transactional"), self._read("idempotent")
+        self._repeated = len(idempotent) - len(set(idempotent))
+        return log_faults("Kafka transactional", committed, truth) + log_faults(
+            "Kafka idempotent", idempotent, truth, repeats=True
+        )
+
+    def figures(self) -> dict[str, Any]:
+        return {"repeated events of the idempotent topic": self._repeated}
+
+    def _read(self, guarantee: str) -> list[tuple[str, int, int]]:
+        from tests.integration.kafka.conftest import read_all
+
+        address = self._broker.address if self.network is None else self._proxied
+        messages = read_all(address, f"{self._place}-{guarantee}")
+        return [message_entry(message.value() or b"") for message in messages]
+
+    def stop(self) -> None:
+        self._broker.stop()
+
+
+def message_entry(value: bytes) -> tuple[str, int, int]:
+    """Return the entry of a log from the value of a message."""
+    owner, slot, time = value.decode().split()
+    return owner, int(slot), int(time)
+
+
+class PubSub(EmulatedTarget):
+    """A topic of Pub/Sub, whose subscription has message ordering."""
+
+    error_outputs = ("pubsub",)
+    has_ledger = False
+    _repeated = 0
+
+    def start(self) -> None:
+        from google.cloud import pubsub_v1
+
+        from penstock_emulators.pubsub import PubSubEmulator
+
+        self._emulator = PubSubEmulator.start()
+        os.environ["PUBSUB_EMULATOR_HOST"] = self._emulator.host
+        self._subscriber = pubsub_v1.SubscriberClient()
+
+    def create(self, place: str) -> None:
+        from google.cloud import pubsub_v1
+
+        topic = self._subscriber.topic_path("penstock-tests", place)
+        self._place, self._subscription = (
+            place,
+            self._subscriber.subscription_path("penstock-tests", place),
+        )
+        pubsub_v1.PublisherClient().create_topic(name=topic)
+        settings = {"name": self._subscription, "topic": topic, "enable_message_ordering": True}
+        self._subscriber.create_subscription(request=settings)
+        # Messages are taken during the run, because the emulator holds all others in memory.
+        self._taken: list[Any] = []
+        self._ended = threading.Event()
+        self._consumer = threading.Thread(target=self._consume)
+        self._consumer.start()
+
+    def options(self) -> Options:
+        return {"topic": self._place, "hooks": str(self.hooks)}
+
+    @staticmethod
+    def write(events: beam.PCollection[ChangeEvent], *, error_output: bool = True, **options: Any) -> Refused:
+        from penstock.io.pubsub import WriteToPubSub
+
+        format_ = RecordFormat(options.pop("hooks"), "pubsub", refuses_bad=True)
+        sink = WriteToPubSub(project="penstock-tests", format=format_, shards=2, **options)
+        return apply(events, "pubsub", sink, error_output)
+
+    def publishing(self) -> Moment:
+        return FileAppears(self.hooks, "pubsub-*")
+
+    def carry(self, patch: pytest.MonkeyPatch) -> None:
+        super().carry(patch)
+        # The client publishes from its own threads, and asks again for longer than a test may wait.
+        patch.setattr("penstock.io.pubsub.sender._ANSWER_SECONDS", 0.5)
+
+    def wait_for_held(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr("penstock.io.pubsub.sender._ANSWER_SECONDS", 60.0)
+
+    def shrink_requests(self, patch: pytest.MonkeyPatch) -> None:
+        from google.cloud.pubsub_v1 import types
+
+        few = (types.BatchSettings().max_bytes, 0.001, 3)
+        patch.setattr(types.BatchSettings.__new__, "__defaults__", few)
+
+    def faults(self, truth: Truth) -> list[str]:
+        self._ended.set()
+        self._consumer.join()
+        by_id = {each.attributes["penstock_id"]: each for each in self._taken}
+        self._repeated = len(self._taken) - len(by_id)
+        entries = [message_entry(each.data) for each in by_id.values()]
+        return log_faults("Pub/Sub", entries, truth, ordered=False)
+
+    def ordering_keys(self) -> set[str]:
+        """The ordering keys of the messages, after `faults`."""
+        return {each.ordering_key for each in self._taken}
+
+    def figures(self) -> dict[str, Any]:
+        return {"repeated messages": self._repeated}
+
+    def _consume(self) -> None:
+        from google.api_core import exceptions
+
+        quiet, seconds = False, 5.0 if self.network is None else 0.5
+        while not (quiet and self._ended.is_set()):
+            try:
+                answer = self._subscriber.pull(
+                    subscription=self._subscription, max_messages=1000, timeout=seconds, retry=None
+                )
+            except (exceptions.DeadlineExceeded, exceptions.ServiceUnavailable):
+                quiet = True
+                continue
+            found = answer.received_messages
+            quiet = not found
+            self._taken += [received.message for received in found]
+            if ids := [received.ack_id for received in found]:
+                self._subscriber.acknowledge(subscription=self._subscription, ack_ids=ids)
+
+    def stop(self) -> None:
+        if hasattr(self, "_ended"):
+            self._ended.set()
+        super().stop()

@@ -1,0 +1,184 @@
+"""Targets that are tables of a lake: Delta and Iceberg."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from penstock.event import ChangeEvent
+from penstock_emulators.server_process import ServerProcess, free_port
+from tests.support.oracle.kill import FileAppears, Moment
+from tests.support.sinks.faults import log_faults, replica_faults
+from tests.support.sinks.source import Truth
+from tests.support.sinks.target import Options, Refused, TargetUnderTest, apply, carry_calls
+
+
+class Delta(TargetUnderTest):
+    """Delta tables: current rows and the log. On an S3 server in a campaign, in a local folder otherwise."""
+
+    error_outputs = ("delta-current", "delta-log")
+    outage = "the S3 server is killed and started again"
+    _commits = 0
+
+    def start(self) -> None:
+        self._data = self.folder / "data"
+        self._data.mkdir()
+        if self.network is not None:
+            return
+        from tests.support.object_stores.servers import VERSITYGW
+
+        self._kind, self._port = VERSITYGW, free_port()
+        self._kind.make_bucket(self._port, str(self._data))
+        self.bring_back()
+
+    def create(self, place: str) -> None:
+        self._place = place
+
+    def options(self) -> Options:
+        if self.network is not None:
+            return {"uri": str(self._data / self._place), "storage_options": {}}
+        storage = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._port}",
+            "AWS_ALLOW_HTTP": "true",
+            **self._kind.environment,
+        }
+        return {"uri": f"s3://bucket/{self._place}", "storage_options": storage}
+
+    @staticmethod
+    def write(events: beam.PCollection[ChangeEvent], *, error_output: bool = True, **options: Any) -> Refused:
+        from penstock.io.delta import WriteToDelta
+
+        refused: Refused = {}
+        for mode in ("current", "log"):
+            sink = WriteToDelta(
+                f"{options['uri']}/{mode}",
+                mode=mode,  # type: ignore[arg-type]
+                storage_options=options["storage_options"],
+                roll_seconds=options.get("roll_seconds", 1),
+            )
+            refused |= apply(events, f"delta-{mode}", sink, error_output)
+        return refused
+
+    def carry(self, patch: pytest.MonkeyPatch) -> None:
+        import deltalake
+        from deltalake.exceptions import DeltaError
+        from deltalake.table import TableMerger
+
+        def unavailable() -> DeltaError:
+            return DeltaError("Generic S3 error: lost by the test")
+
+        carry_calls(self.network, patch, deltalake.DeltaTable, ("__init__",), unavailable)
+        carry_calls(self.network, patch, deltalake, ("write_deltalake",), unavailable)
+        carry_calls(self.network, patch, TableMerger, ("execute",), unavailable)
+
+    def publishing(self) -> Moment:
+        # A file of rows is there, and not yet the entry of the log that names it.
+        return FileAppears(self._data / "bucket" / self._place, "*/*.parquet")
+
+    def take_down(self) -> None:
+        self._server.stop()
+
+    def bring_back(self) -> None:
+        command = self._kind.command(self._port, str(self._data))
+        self._server = ServerProcess(command, self.folder / "log")
+        assert self._server.listens(self._port, time.monotonic() + 60), "the S3 server does not listen"
+
+    def faults(self, truth: Truth) -> list[str]:
+        current = self._read("current", "owner, slot, a, b, big", "not _penstock_deleted")
+        log = self._read("log", "key.owner, key.slot, epoch_ns(timestamp)", "true order by metadata.version")
+        return replica_faults("Delta current", current, truth) + log_faults("Delta log", log, truth)
+
+    def figures(self) -> dict[str, Any]:
+        return {"commits": self._commits}
+
+    def _read(self, mode: str, columns: str, where: str) -> list[Any]:
+        import duckdb
+        from deltalake import DeltaTable
+
+        options = self.options()
+        table = DeltaTable(f"{options['uri']}/{mode}", storage_options=options["storage_options"])
+        self._commits += table.version()
+        rows = duckdb.from_arrow(table.to_pyarrow_table())
+        return rows.query("rows", f"select {columns} from rows where {where}").fetchall()
+
+    def stop(self) -> None:
+        if self.network is None:
+            self._server.stop()
+
+
+class Iceberg(TargetUnderTest):
+    """Iceberg tables with a catalogue in SQLite: current rows and the log."""
+
+    error_outputs = ("iceberg-current", "iceberg-log")
+    outage = "the database of the catalogue is locked"
+    _locked: sqlite3.Connection | None = None
+
+    def create(self, place: str) -> None:
+        self._place = self.folder / place
+        self._place.mkdir()
+
+    def options(self) -> Options:
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{self._place}/catalog.db",
+            "warehouse": f"file://{self._place}/warehouse",
+        }
+
+    @staticmethod
+    def write(events: beam.PCollection[ChangeEvent], *, error_output: bool = True, **options: Any) -> Refused:
+        from penstock.io.iceberg import WriteToIceberg
+
+        refused: Refused = {}
+        roll_seconds = options.pop("roll_seconds", 1)
+        for mode in ("current", "log"):
+            sink = WriteToIceberg(
+                f"shop.counts_{mode}",
+                mode=mode,  # type: ignore[arg-type]
+                catalog_properties=options,
+                roll_seconds=roll_seconds,
+            )
+            refused |= apply(events, f"iceberg-{mode}", sink, error_output)
+        return refused
+
+    def carry(self, patch: pytest.MonkeyPatch) -> None:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        requests = ("load_table", "create_table_if_not_exists", "commit_table")
+        carry_calls(self.network, patch, SqlCatalog, requests, ConnectionError)
+
+    def publishing(self) -> Moment:
+        return FileAppears(self._place / "warehouse", "shop/*/metadata/*.metadata.json")
+
+    def take_down(self) -> None:
+        self._locked = sqlite3.connect(self._place / "catalog.db", isolation_level=None, timeout=60)
+        self._locked.execute("begin exclusive")
+
+    def bring_back(self) -> None:
+        if self._locked is not None:
+            self._locked.close()
+
+    def faults(self, truth: Truth) -> list[str]:
+        rows = self._read("current", "owner, slot, a, b, big", "not _penstock_deleted")
+        entries = self._read(
+            "log", "key.owner, key.slot, epoch_ns(timestamp)", "true order by metadata.version"
+        )
+        self._snapshots = len(self._table("current").snapshots())
+        return replica_faults("Iceberg current", rows, truth) + log_faults("Iceberg log", entries, truth)
+
+    def figures(self) -> dict[str, Any]:
+        return {"snapshots": self._snapshots}
+
+    def _read(self, mode: str, columns: str, where: str) -> list[Any]:
+        import duckdb
+
+        rows = duckdb.from_arrow(self._table(mode).scan().to_arrow())
+        return rows.query("rows", f"select {columns} from rows where {where}").fetchall()
+
+    def _table(self, mode: str) -> Any:
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog("default", **self.options()).load_table(f"shop.counts_{mode}")

