@@ -11,7 +11,7 @@ benchmark checks that metric after each run. Coders are those that Beam infers (
   one worker thread in the same process and everything in memory.
 
 Each contender runs in its own process, makes one run to warm up, and takes its turn. The order changes from round to
-round. CPU time is that of the whole process tree of the contender: Python driver, JVM, Python daemon, workers, and
+round. CPU time is counted for the whole process tree of the contender: Python driver, JVM, Python daemon, workers, and
 children that have ended. A run over one record is the *fixed* cost of this pipeline on a warm session. The *marginal*
 cost of a further record is (cost of n records - fixed) / n. For comparison the benchmark also runs the smallest
 possible pipeline, one element and one Map: that is the cost of a user's test.

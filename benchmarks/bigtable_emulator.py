@@ -10,7 +10,7 @@ with 500 rows, and MutateRow. Contenders take turns for several rounds; the medi
 - *front, stream on*: the front checks every mutation, forwards it under the lock of its row, and logs it.
 
 Then one client reads the log through an open stream (`records out`). It uses the bare stub and parses nothing. All
-processes share the machine, so the figures are those of a test on a laptop.
+processes share the machine, so the figures describe a test on a laptop.
 """
 
 from __future__ import annotations

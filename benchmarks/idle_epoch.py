@@ -12,7 +12,8 @@ reports. The peer runs no Beam, keeps no state and commits nothing. Our epoch al
 with Beam's bundle processor, compares nonces and counts, and commits one record (fsync).
 
 *Fixed* is the cost of an epoch without an exchange. *Marginal* is the cost of each further exchange: the slope from the
-lowest to the highest number of keyed stages. CPU time is that of the whole process tree: driver, JVM, daemon, workers.
+lowest to the highest number of keyed stages. CPU time is counted for the whole process tree: driver, JVM, daemon,
+workers.
 """
 
 from __future__ import annotations

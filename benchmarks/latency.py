@@ -21,7 +21,7 @@ A second table shows where the time of the same transactions went, phase by phas
 write a timeline (`penstock.timeline`), and each transaction is followed through it. That costs some CPU time;
 `--no-phases` leaves it out.
 
-CPU time is that of the whole process tree of the pipeline (driver, JVM, daemon, workers) in the same time.
+CPU time is counted for the whole process tree of the pipeline (driver, JVM, daemon, workers) in the same time.
 """
 
 from __future__ import annotations

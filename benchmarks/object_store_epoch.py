@@ -1,13 +1,13 @@
 """The cost of an idle epoch with its checkpoint on an S3 server, against the same epoch on the local disk.
 
-    python benchmarks/object_store_epoch.py [--server versitygw] [--latency_ms 0 20] [--evidence docs/evidence/object-store-epoch.json]
+    python benchmarks/object_store_epoch.py [--server versitygw] [--latency_ms 0 20] [--evidence
+    docs/evidence/object-store-epoch.json]
 
-The stream is that of `idle_epoch.py`: it has nothing to read, and one epoch follows the other. The server runs on
-loopback, which has no latency of its own; `--latency_ms` adds it to each answer. Local disk and S3 take turns in one
-run. Requests are counted by a proxy before the server, so the count does not depend on our code. Those of a start are
-counted up to its first commit.
+The stream is the same as in `idle_epoch.py`: it has nothing to read, and one epoch follows the other. The server runs
+on loopback, which has no latency of its own; `--latency_ms` adds it to each answer. Local disk and S3 take turns in one
+run. Requests are counted by a proxy before the server, so the count does not depend on our code. Requests of a start
+are counted up to its first commit.
 """
-# ruff: noqa: E501 - the command
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def on_s3(spark: Any, server: RunningServer, port: int, options: argparse.Namesp
 def requests_of_an_epoch(
     spark: Any, server: RunningServer, options: argparse.Namespace, keyed: int
 ) -> dict[str, float]:
-    """Return the number of requests of one epoch. Those of sweeps are part of it, those of the start are not."""
+    """Return the number of requests of one epoch. Sweeps are included, the start is not."""
     with FaultProxy(server.port) as proxy:
         on_s3(spark, server, proxy.port, options, keyed)
         commits = [n for n, r in enumerate(proxy.log) if r.operation == "put" and "/records/" in r.path]
@@ -61,7 +61,7 @@ def requests_of_starts(spark: Any, server: RunningServer, options: argparse.Name
             begin = len(proxy.log)
             epochs(spark, options.keyed, options.tasks, 1, url)
             log = proxy.log[begin:]
-            # The first record is that of the take-over.
+            # The first record is the record of the take-over.
             records = [n for n, r in enumerate(log) if r.operation == "put" and "/records/" in r.path]
             found[kind] = records[1]
     return found

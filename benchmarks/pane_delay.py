@@ -10,7 +10,7 @@ The peer is the best that an epoch loop on Spark can reach: jobs of as many leve
 nothing. Each job starts when the one before has ended. Its delay is the time from each full second to the end of the
 first job that started after it.
 
-CPU time is that of the whole process tree (driver, JVM, daemon, workers) in the measured seconds.
+CPU time is counted for the whole process tree (driver, JVM, daemon, workers) in the measured seconds.
 """
 
 from __future__ import annotations

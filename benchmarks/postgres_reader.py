@@ -3,7 +3,7 @@
     python benchmarks/postgres_reader.py [--rows 200000] [--seconds 10] [--rounds 3]
 
 The server is real and on this machine; rows have 8 columns and about 190 bytes, 100 of them in a transaction. All
-contenders read the same slot from the same position and take turns; the median counts. CPU time is that of this
+contenders read the same slot from the same position and take turns; the median counts. CPU time is counted for this
 process.
 
 - *raw*: receives the messages of the streaming protocol and decodes nothing. It is the most that psycopg can do.

@@ -34,7 +34,7 @@ from deltalake import DeltaTable, write_deltalake
 from measure import Spread, heading, machine, percentile, row
 from pyiceberg.catalog import load_catalog
 
-# The latency is that of the pipelines of the kill campaigns, which are below tests.
+# The latency is measured with the pipelines of the kill campaigns, which are below tests.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from sink_clients.latency import READERS, latencies

@@ -2,7 +2,7 @@
 
     python benchmarks/snapshot_merge.py
 
-While a snapshot is read, one worker reads all partitions of the stream. This cost is added there to that of reading
+While a snapshot is read, one worker reads all partitions of the stream. This cost is added there to the cost of reading
 (`benchmarks/spanner_reader.py`). Records of 20 mods of one table whose rows are being read.
 """
 

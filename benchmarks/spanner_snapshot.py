@@ -9,8 +9,8 @@ take turns for several rounds; the median counts.
 - *penstock*: the DoFn of `ReadFromSpannerTable` with its tracker, called as a runner calls it, in epochs of 0.5 s.
 - *library*: `snapshot.read` of google-cloud-spanner, which makes a list of Python values of each row.
 
-The service shares the machine, so CPU time of the client process is the figure to compare. Peak memory is that of the
-whole process after all rounds.
+The service shares the machine, so CPU time of the client process is the figure to compare. Peak memory is measured for
+the whole process after all rounds.
 """
 
 from __future__ import annotations

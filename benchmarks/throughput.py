@@ -4,8 +4,9 @@
         [--sinks SINK …] [--workers N …] [--rows N …] [--no-peers]
 
 A pipeline is the command that a user types: `penstock run postgres-to-files --set format=debezium …`, from its start to
-its exit. It reads `--changes` changes that were committed before, and its figures are those of the run minus those of
-the same command that finds nothing to read. So they do not have the start of Python, the JVM and the connections.
+its exit. It reads `--changes` changes that were committed before, and its figures are the figures of the run minus the
+figures of the same command that finds nothing to read. So they do not have the start of Python, the JVM and the
+connections.
 
 - *Source*: PostgreSQL, the simulated Spanner, Bigtable's emulator, and the YDB test service; `backlogs/` makes them.
   They share the machine with the pipeline, and their CPU time is not counted. Those in Python limit the wall time.
@@ -17,11 +18,11 @@ the same command that finds nothing to read. So they do not have the start of Py
 The peers read the same log of PostgreSQL in the same run, each from its own copy of the slot:
 
 - *Debezium's engine* makes the same records as JSON and drops them. It has no sink, no checkpoint and no exactly-once.
-  Its figures also have those of an empty run subtracted: one that ends with its first change. Needs Maven and Java.
+  The figures of an empty run are subtracted too: one that ends with its first change. Needs Maven and Java.
 - *pg_recvlogical* decodes nothing. It is the most that the server sends.
 
-CPU time is that of the process tree of the command. `ratio` is the figure divided by the figure of Debezium's engine
-with the same rows in a transaction, or with 500 where it has none: above 1 Penstock is faster.
+CPU time is counted for the process tree of the command. `ratio` is the figure divided by the figure of Debezium's
+engine with the same rows in a transaction, or with 500 where it has none: above 1 Penstock is faster.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def cost_of(command: Sequence[object], log: Path) -> Cost:
             [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
         watch = Stopwatch(child.pid)
-        # Not waited for yet: a zombie still has its CPU time, and that of the children that it waited for, in /proc.
+        # Not waited for yet: a zombie still has its CPU time, and the time of the children that it waited for, in
+        # /proc.
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         cost = watch.stop()
     if child.wait():

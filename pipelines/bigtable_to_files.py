@@ -6,7 +6,7 @@
 
 Order: within (table, hour, shard), the order of file names and then of lines is the commit order of each row,
 as each source cluster applied it. After a crash no line is lost and none is repeated. State: the lines that
-wait for the next roll. The watermark is that of the source, held back by lines that are not yet published.
+wait for the next roll. The source sets the watermark; it is held back by lines that are not yet published.
 """
 
 from __future__ import annotations

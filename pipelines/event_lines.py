@@ -137,7 +137,7 @@ def _choices_of(options: EventOptions, tables: Callable[[], Any], stream: Any, n
 
 
 class FormatCheck:
-    """Whether a source satisfies a format. `tables`: see `ToEvents`; the other arguments are those of `EventLines`.
+    """Whether a source satisfies a format. `tables`: see `ToEvents`; the other arguments: see `EventLines`.
 
     Raises:
         UsageError: no setting of the system satisfies the format (Bigtable).
@@ -216,7 +216,7 @@ class CheckedWrite(beam.PTransform):  # type: ignore[misc, unused-ignore]
 class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
     """Converts, filters, masks and formats the records of a source; emits `Line`s.
 
-    Order, repeats, watermark and state are those of the source, unless rows are materialized or barriers added: see
+    The source decides order, repeats, watermark and state, unless rows are materialized or barriers added: see
     `MaterializeRows` and `Barriers`. With `dead_letters` it also writes what cannot be decoded, converted or formatted.
 
     Args:

@@ -73,7 +73,7 @@ class EventOptions:
         barrier_seconds: Interval, in seconds, of barriers (`resolved` records) in each shard; format ydb only. 0
             means none.
         transaction_metadata: Whether each transaction has Debezium's records BEGIN and END, in the table `transaction`,
-            and each record its place in it; format debezium only. In queues the topic of BEGIN and END is that of the
+            and each record its place in it; format debezium only. In queues BEGIN and END go to the topic of the
             table. The pipeline keeps each transaction as a whole until the watermark has passed it.
         notification_log: Folder or URL for JSON Lines files with notifications of snapshots: which began, ended or
             failed, and how many rows were read. Exactly once, like the output. Default: none.

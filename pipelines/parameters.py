@@ -1,4 +1,4 @@
-"""Parameters of a build function: those of its source, of `EventOptions`, and its own. Pure.
+"""Parameters of a build function: parameters of its source, of `EventOptions`, and its own. Pure.
 
     @takes(ReadFromSpannerChangeStream, "project instance database change_stream start end", events_of="spanner")
     def spanner_to_files(pipeline, *, source, events, output, shards=1): ...
@@ -26,7 +26,7 @@ _GIVEN_BY_US = ("source", "events")
 
 
 def takes(source: Callable[..., Any], names: str, *, events_of: str) -> Callable[[Build], Build]:
-    """Return a decorator that makes the arguments `names` of `source`, and those of `EventOptions`, arguments of a
+    """Return a decorator that makes the arguments `names` of `source`, and the fields of `EventOptions`, arguments of a
     build function. Required arguments come first in its signature. An argument of both is given to the source, which
     saves the work on changes that it leaves out. References to secrets in arguments of the source are read. The
     arguments `replay` and `preview` are not in the signature: they are no parameters.

@@ -4,9 +4,9 @@
     build(pipeline, …, preview=preview)      # as for a run; the runner needs a temporary checkpoint
     preview.take()                           # while the pipeline runs: the texts that have arrived since the last call
 
-Source, filters, masks and format are those of the pipeline. In place of each sink there is a step that makes texts, and
-a step in the driver that keeps them. The source leaves no trace (`for_preview`), and there are no logs: nothing is
-written anywhere but into the checkpoint.
+A preview uses the pipeline's source, filters, masks and format. In place of each sink there is a step that makes
+texts, and a step in the driver that keeps them. The source leaves no trace (`for_preview`), and there are no logs:
+nothing is written anywhere but into the checkpoint.
 
 Order: by event time, and the changes of a partition in their order. Repeats: none. State: at most `limit` texts of each
 bundle.
@@ -71,7 +71,7 @@ class Preview:
             self._arrived += sorted(new)
 
     def write(self, sink: Any, format: Format | None, *, refuses: bool) -> ShowWritten:
-        """Return the step in place of a sink of change events. `format`: that of its records, if they have one.
+        """Return the step in place of a sink of change events. `format`: the format of its records, if they have one.
 
         `refuses`: events that the sink cannot express are shown as dead letters, and do not fail the pipeline.
         """
@@ -160,7 +160,7 @@ def _events_as_json(written: WhatIsWritten, format: Format | None, event: Change
 
 
 def as_json(written: Written, encodings: dict[str, Encoding]) -> str:
-    """Return what a sink writes as one line of JSON. `encodings`: what the bytes of a name are; default: text."""
+    """Return what a sink writes as one line of JSON. `encodings`: encoding of the bytes by name, default text."""
     plain = {
         name: encoded_as_json(value, encodings[name]) if name in encodings else _plain(value)
         for name, value in written.items()

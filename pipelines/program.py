@@ -2,7 +2,7 @@
 
     --project=p --output=/data --checkpoint_dir=/checkpoints --epoch_seconds=1
 
-The runner is `PySparkRunner` unless `--runner` names another. Signals, messages and exit codes are those of the
+The runner is `PySparkRunner` unless `--runner` names another. Signals, messages and exit codes are the same as in the
 `penstock` command, because both use `penstock.launch.run`.
 """
 
@@ -33,7 +33,7 @@ _CONTINUATION = Continuation("to continue, start the same program with the same 
 
 
 def run_program(build: Callable[..., Any], arguments: Sequence[str] | None = None) -> int:
-    """Build a pipeline from command-line arguments (None: those of this process), run it, wait for its end.
+    """Build a pipeline from command-line arguments (None: the arguments of this process), run it, wait for its end.
 
     SIGINT, SIGTERM and SIGHUP stop it with a checkpoint if the runner can do that, otherwise they cancel it. Returns
     the exit code of `penstock.launch.run`. Wrong flags end the process with 2, as argparse does.

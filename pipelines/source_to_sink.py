@@ -3,11 +3,11 @@
     penstock run spanner-to-delta --set project=… --set uri=/data/lake/{table} --checkpoint-dir …
     python -m penstock.pipelines.source_to_sink spanner-to-delta --project=… --uri=… --checkpoint_dir=…
 
-`spanner_to_delta` and its like are attributes of this module. Their arguments are those of the source, the choices
-about events, and those of the sink. A queue gets records in a format, so its pipelines also have the choices that
+`spanner_to_delta` and its like are attributes of this module. Their arguments are the source's, the choices
+about events, and the sink's. A queue gets records in a format, so its pipelines also have the choices that
 concern formats.
 
-Order, repeats, watermark and state are those of the sink. Materialized rows keep more state.
+Order, repeats, watermark and state: see the sink. Materialized rows keep more state.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class SourceKind:
         return moved
 
     def parameters(self) -> dict[str, Parameter]:
-        """Return the parameters of the source, without those of events and files."""
+        """Return the parameters of the source, without the parameters of events and files."""
         build = self.build_function()
         known = signature(build).parameters
         return {name: known[name] for name in build.source_names}

@@ -43,7 +43,7 @@ penstock validate job.yaml --online
 penstock run job.yaml
 ```
 
-`SOURCE-to-SINK` is the name of every pair. Its parameters are those of its source, those of its sink, and those that
+`SOURCE-to-SINK` is the name of every pair. Its parameters are the parameters of its source, of its sink, and those that
 choose and change events. A parameter of a sink that a source has too is called `target_…`. Values of secret parameters
 are never shown; a reference such as `${env:NAME}` or `${file:/path}` names a secret without containing it. An entry of
 a mapping is `parameter.entry` on the command line.
@@ -102,8 +102,9 @@ def _sinks() -> Iterator[str]:
 def _events() -> Iterator[str]:
     yield "## Events\n"
     yield (
-        "Every template has those of these parameters that fit its source. `format` and the options of formats belong "
-        "to files and queues, `lines` and `barrier_seconds` to files; the default format of queues is debezium.\n"
+        "Every template has the parameters of this list that fit its source. `format` and the options of formats "
+        "belong to files and queues, `lines` and `barrier_seconds` to files; "
+        "the default format of queues is debezium.\n"
     )
     yield from _table(_event_parameters())
 

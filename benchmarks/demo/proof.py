@@ -65,7 +65,7 @@ def _missing(changes: list[Change], stream: Stream) -> Iterator[str]:
 
 
 def _money(changes: list[Change]) -> Iterator[str]:
-    """After each transaction, in commit order, the sum of all accounts is that of the beginning."""
+    """After each transaction, in commit order, the sum of all accounts equals the sum at the beginning."""
     ordered = sorted(changes, key=lambda change: (change.version[0], change.transaction, change.version))
     balances: dict[str, dict[str, Any]] = {}
     for transaction, mods in groupby(ordered, key=lambda change: change.transaction):

@@ -52,7 +52,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def ratio(ours: Spread, theirs: Spread) -> str:
-    """Return our median divided by that of the peer. Below 1 we are cheaper."""
+    """Return our median divided by the peer's median. Below 1 we are cheaper."""
     return f"{ours.median / theirs.median:.2f}" if theirs.median > 0 else "–"
 
 

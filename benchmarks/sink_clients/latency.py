@@ -1,7 +1,7 @@
 """The time from a writer's commit until a reader of the target sees the change, through a whole pipeline.
 
-The pipeline, its source and its targets are those of the kill campaigns (`tests.integration.sinks`). Writers make their
-changes at known times, so the age of a change is known when it is seen.
+The pipeline, its source and its targets are the ones of the kill campaigns (`tests.integration.sinks`). Writers make
+their changes at known times, so the age of a change is known when it is seen.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def write_client(target: BigQueryTarget) -> BigQueryWriteClient:
 
 @contextmanager
 def classified_errors(target: str) -> Iterator[None]:
-    """Turn errors of Google's clients within the block into those of the sink."""
+    """Turn errors of Google's clients within the block into errors of the sink."""
     try:
         yield
     except GoogleAuthError as error:

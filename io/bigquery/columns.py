@@ -146,7 +146,7 @@ _WIDER = {("INT64", "FLOAT64"), ("NUMERIC", "BIGNUMERIC")}
 def known_type(field: Field, source: ColumnType) -> ColumnType:
     """Return the type that a column of the target has, in terms of the source.
 
-    That of the source, if the column holds all of its values.
+    The type of the source, if the column holds all of its values.
     """
     wanted = field_of(field.name, source)
     same_mode = (field.mode == "REPEATED") is (wanted.mode == "REPEATED")

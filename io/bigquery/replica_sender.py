@@ -122,7 +122,7 @@ class ReplicaSender:
 
 
 Row = dict[str, Any]
-"""Values by column, with those of the pseudo-columns."""
+"""Values by column, with the pseudo-columns."""
 
 
 def changes_row(event: ChangeEvent) -> bool:

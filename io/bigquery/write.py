@@ -51,7 +51,7 @@ class WriteToBigQuery(SendAfterCommit):
         project: the Google Cloud project of the dataset.
         dataset: the dataset. It must exist.
         mode: ``log`` appends every event, ``current`` maintains one row for each primary key.
-        table: the name of a target table; ``{table}``, ``{schema}`` and ``{database}`` are those of the source.
+        table: the name of a target table; ``{table}``, ``{schema}`` and ``{database}`` are the source's.
         schema_changes: what happens in the mode current when the source has new columns or wider types: ``evolve``
             alters the table, ``ignore`` leaves it and drops new columns, ``stop`` fails.
         create_tables: create tables that are missing.

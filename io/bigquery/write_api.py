@@ -96,7 +96,7 @@ class BigQueryWriteApi:
 class _Connection:
     """A call of AppendRows, with one request on its way at a time.
 
-    This is the plain call of gRPC, and not that of Google's client. The latter waits for the first response before it
+    This is the plain call of gRPC instead of Google's client. The latter waits for the first response before it
     returns. If the server answers UNAVAILABLE, it repeats the call without the requests that it has taken already, and
     then waits without end (google-api-core 2.44; `AppendRowsStream` uses the same call).
     """

@@ -18,7 +18,7 @@ Snapshot = Literal["never", "initial", "when_needed"] | bool
 
 @options
 class PeriodOptions(Options):
-    """What is read of a change stream."""
+    """The part of a change stream that a pipeline reads."""
 
     start: Annotated[Timelike | None, Accepts(example="2026-01-31T00:00:00Z")] = None
     """First commit timestamp to read, inclusive; must be within the retention of the stream. Default: now, the time

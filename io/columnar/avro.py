@@ -1,8 +1,8 @@
 """Avro object container files of change rows. Needs the extra `avro`.
 
-The layout is that of `penstock.event.change_rows`, with Avro's logical types. Names in Avro have only letters, digits
-and underscores; any other character of a column's name becomes an underscore, and the field has the property
-``penstock.name`` with the name of the column.
+Layout: see `penstock.event.change_rows`. Times and decimals have Avro's logical types. Names in Avro have only
+letters, digits and underscores; any other character of a column's name becomes an underscore, and the field has the
+property ``penstock.name`` with the name of the column.
 """
 
 from __future__ import annotations

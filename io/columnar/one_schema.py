@@ -52,7 +52,8 @@ def one_schema(
     """Return one schema for changes that were made under several, and the columns that each of these leaves out.
 
     The types are those that hold the values of all. With the policy *ignore* a column is left out of the changes whose
-    type of it has other values than that of `target` or, if `target` does not have it, of the first schema.
+    type of it has other values than the column's type in `target` (or, if `target` does not have it, in the first
+    schema).
 
     Raises:
         SchemaChangedError: the types of a column have no common one, and the policy is not *ignore* or the column is

@@ -50,7 +50,7 @@ def _python_rows(rows: pa.Table) -> list[dict[str, Any]]:
     try:
         found: list[dict[str, Any]] = rows.to_pylist()
     except (ValueError, OverflowError):
-        # Python's dates end with the year 9999, those of Arrow do not.
+        # Python's dates end with the year 9999, Arrow's dates do not.
         found = rows.cast(pa.schema([_as_number(field) for field in rows.schema])).to_pylist()
     return found
 

@@ -44,7 +44,7 @@ class TableEvents:
 def events_of_epoch(
     batches: Sequence[StagedBatch], selection: TableSelection = EVERY_TABLE
 ) -> list[TableEvents]:
-    """Return the events of an epoch by table, those of the tables that are selected now."""
+    """Return the events of an epoch by table, for the tables that are selected now."""
     decode_block = RecordBlockCoder().decode
     events = [
         event for batch in batches for event in StagedEvents(batch, decode_block, decode_event, selection)
@@ -58,7 +58,8 @@ def publish_tables_of_epoch(
     """Publish each table of an epoch. A table that can never be published does not keep the others from it.
 
     Raises:
-        PenstockError: that of the first table that failed. It is a permanent one only after all other tables.
+        PenstockError: the error of the first table that failed. A permanent error is raised only after all other
+        tables.
     """
     failed: list[tuple[Source, PenstockError]] = []
     for table in tables:
@@ -96,7 +97,7 @@ def image_columns(held: TableSchema, mode: Mode) -> TableSchema:
 
 
 def table_for(name: str, source: Source, given: dict[str, Source]) -> str:
-    """Return the table for events of `source`, from a name with placeholders; `given` has those of this epoch.
+    """Return the table for events of `source`, from a name with placeholders; `given` has the tables of this epoch.
 
     Raises:
         UsageError: another source has the same table.
@@ -151,7 +152,7 @@ def log_columns(
 ) -> tuple[TableSchema, SchemaChange]:
     """Return the columns of the images that a change log gets, and how the table changes.
 
-    `target` are the columns of the table, `wanted` those of the events. Errors are those of `schema_change`.
+    `target` are the columns of the table, `wanted` the columns of the events. Errors: see `schema_change`.
     """
     after, change = schema_change(table, image_columns(target, "log"), plain_schema(wanted), policy)
     types = {column.name: column.type for column in after}

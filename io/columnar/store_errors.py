@@ -1,8 +1,8 @@
 """Classifies errors of object stores and file systems by their texts, for sinks that write through a library. Pure.
 
 delta-rs and pyarrow have one class of errors for a store that does not answer and for one that refuses, so the text
-decides. It is that of the store (`NoSuchBucket`), of the Rust crate object_store, of the AWS SDK for C++ in pyarrow
-(`AWS Error ACCESS_DENIED`), or of the operating system.
+decides. The text comes from the store (`NoSuchBucket`), from the Rust crate object_store, from the AWS SDK for C++ in
+pyarrow (`AWS Error ACCESS_DENIED`), or from the operating system.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     current   one row per primary key; a deleted row stays as a tombstone (`DELETED`)
     history   one row for each version of a row, valid from `TIMESTAMP` until `VALID_TO`
 
-The values are plain (`penstock.event.plain_types`), with times in nanoseconds. The rules are those of
+The values are plain (`penstock.event.plain_types`), with times in nanoseconds. Rules: see
 `penstock.event.replica`. Pure: the caller loads the rows that the table has, and writes those that are returned.
 """
 

@@ -55,7 +55,7 @@ class WriteCheckedRows(beam.PTransform):
 
     @property
     def preview(self) -> Preview:
-        """What the sink writes for one event; see `penstock.io.staging.preview`."""
+        """The record or row that the sink writes for one event; see `penstock.io.staging.preview`."""
         preview: Preview = self._write.preview
         return preview
 

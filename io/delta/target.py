@@ -1,9 +1,9 @@
 """Delta tables as a target of one commit per epoch. Needs the extra `delta`.
 
 The ledger is two application transactions of the table in the commit of the rows: the version of the first one is
-``generation << 32 | epoch``, that of the second one the token of the driver. delta-rs 1.6 does not compare versions,
-so they are compared here, before the commit and on the same snapshot of the table. A commit that another writer makes
-in between fails this one (`max_commit_retries=0`; without the limit delta-rs would try again without this
+``generation << 32 | epoch``, the version of the second one is the driver's token. delta-rs 1.6 does not compare
+versions, so they are compared here, before the commit and on the same snapshot of the table. A commit that another
+writer makes in between fails this one (`max_commit_retries=0`; without the limit delta-rs would try again without this
 comparison); then everything is done again from the new snapshot.
 """
 
@@ -139,7 +139,7 @@ class DeltaTarget:
         )
         writer = {"log": _append, "current": _merge_current, "history": _merge_history}[self.mode]
         writer(_Commit(delta, uri, delivery, self.schema_changes, self.tombstone_seconds, are_new), table)
-        # If the table has more commits than that of the epoch, its version is higher, and the keys are read again.
+        # If another writer committed too, the table's version is higher, and the keys are read again.
         self._keys.committed(uri, before + 1)
 
     def _open(self, uri: str) -> Any:
@@ -163,7 +163,7 @@ class DeltaTarget:
 
 @contextmanager
 def _errors(uri: str) -> Iterator[None]:
-    """Turn errors of delta-rs within the block into those of the sink."""
+    """Turn errors of delta-rs within the block into errors of the sink."""
     from deltalake.exceptions import CommitFailedError, DeltaError
 
     try:

@@ -2,7 +2,7 @@
 
     <table>/date=2026-11-21/hour=16/<shard>-of-<shards>-<columns>
 
-`date` and `hour` are those of the event time, in UTC. `<columns>` is a digest of the table's columns: a file has
+`date` and `hour` come from the event time, in UTC. `<columns>` is a digest of the table's columns: a file has
 events of one version of them, so a change of the columns begins a new file.
 """
 

@@ -23,7 +23,7 @@ class WriteToJsonLines(beam.PTransform):
         records | WriteToJsonLines("/data/out", table=lambda r: r.table_name, key=lambda r: r.keys, shards=4)
 
     creates ``/data/out/<table>/<yyyy-mm-ddThh>/<shard>-of-<shards>_….jsonl`` and emits a `PublishedFile` for each file.
-    The hour is that of the element's event time (UTC). A file appears complete under its name, never changes and never
+    The hour comes from the element's event time (UTC). A file appears complete under its name, never changes and never
     appears again; consumers may take files away as soon as they see them. Everything below ``.penstock-staging``
     belongs to the pipeline.
 

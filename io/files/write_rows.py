@@ -112,7 +112,7 @@ class WriteToAvro(_WriteRows):
 
         events | WriteToAvro("/data/lake")
 
-    Layout, columns and promises are those of `WriteToParquet`. The columns have Avro's logical types. Characters of a
+    Layout, columns and promises: see `WriteToParquet`. The columns have Avro's logical types. Characters of a
     column's name that Avro does not allow become underscores.
 
     Order, repeats, watermark and state: see `WriteToParquet`.

@@ -27,8 +27,8 @@ class IcebergTargetError(ServiceError):
 def classify_error(kind: str, text: str, target: str, *, may_answer_later: bool) -> ServiceError | None:
     """Return the exception that an error means; None if it is none of a catalogue or a storage.
 
-    `kind` is the name of the exception's class. `may_answer_later`: the class is that of a service that does not
-    answer.
+    `kind` is the name of the exception's class. `may_answer_later`: the class means that the
+    service does not answer.
     """
     # The second line of an error of a database has the statement.
     first = text.partition("\n")[0]

@@ -68,7 +68,7 @@ from penstock.tables import EVERY_TABLE, TableSelection
 def unavailable_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions of a catalogue or a storage that does not answer.
 
-    OSError is that of storages, and the base of those of `requests`, which REST catalogues use.
+    Storages raise OSError. It is also the base class of the errors of `requests`, which REST catalogues use.
     """
     from pyiceberg import exceptions
 
@@ -193,7 +193,7 @@ class IcebergTarget:
 
 @contextmanager
 def _errors(target: str) -> Iterator[None]:
-    """Turn errors of pyiceberg within the block into those of the sink."""
+    """Turn errors of pyiceberg within the block into errors of the sink."""
     from pyiceberg import exceptions
 
     conflicts = (
@@ -332,7 +332,7 @@ def _replace_history(commit: _Commit, table: TableEvents) -> None:
         lambda keys: commit.load(In(KEY, keys)),
     )
     rows = history.add(table.events)
-    # A version of another key may be among those of this list, but no version is used twice with one key.
+    # A version of another key may be in this list, but no version is used twice with one key.
     versions = And(In(KEY, [row[KEY] for row in rows]), In(VERSION, [row[VERSION] for row in rows]))
     replaced = versions if rows else AlwaysFalse()
     _replace(commit, rows, table_schema(history.schema, "history"), table.source, replaced)

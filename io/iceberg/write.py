@@ -20,7 +20,7 @@ class WriteToIceberg(WriteCheckedRows):
 
         events | WriteToIceberg("shop.{table}", catalog="prod", mode="current")
 
-    The modes, their columns and the rules for versions, deletes and keys are those of `WriteToDelta`. Rows are
+    Modes, their columns and the rules for versions, deletes and keys: see `WriteToDelta`. Rows are
     replaced by copy-on-write. The table and its namespace are created when the first event comes.
 
     Order: epochs are committed in their order. The events of a table have one order in an epoch, by version, and the

@@ -43,11 +43,11 @@ class KafkaTarget:
         return {**self.config, "bootstrap.servers": self.bootstrap_servers}
 
     def producer_settings(self, transactional_id: str | None) -> dict[str, Any]:
-        """Return the settings of a producer: those of the user, except what the guarantee needs."""
+        """Return the settings of a producer: the user's, except what the guarantee needs."""
         settings: dict[str, Any] = {
             "linger.ms": 5,
             "compression.type": "zstd",
-            # That of Kafka's Java client, so that the records of a key share a partition with those of other programs.
+            # As Kafka's Java client, so that the records of a key share a partition with the records of other programs.
             "partitioner": "murmur2_random",
             # An outage must show soon: the sink sends again by itself, and says so.
             "message.timeout.ms": 50_000,

@@ -19,7 +19,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A record to produce. `index` is that of its event in the batch. `timestamp_ms` is that of the event."""
+    """A record to produce. `index`: position of its event in the batch. `timestamp_ms`: the event's time."""
 
     index: int
     topic: str

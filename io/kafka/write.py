@@ -50,7 +50,7 @@ class WriteToKafka(SendAfterCommit):
         bootstrap_servers: addresses of brokers, ``host:port``, with commas between them.
         format: turns an event into records, such as ``DebeziumFormat("shop")``. A record with no value is a tombstone.
         topic: the name of a topic; ``{topic}`` is the format's own name, ``{table}``, ``{schema}`` and ``{database}``
-            are those of the source.
+            are the source's.
         guarantee: ``transactional`` or ``idempotent``.
         create_topics: create topics that are missing, with the three arguments that follow.
         partitions: partitions of a topic that is created; -1: the broker's default.

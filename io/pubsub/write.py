@@ -48,7 +48,7 @@ class WriteToPubSub(SendAfterCommit):
 
     Args:
         project: the Google Cloud project of the topics.
-        topic: the id of the topic; ``{table}``, ``{schema}`` and ``{database}`` are those of the source.
+        topic: the id of the topic; ``{table}``, ``{schema}`` and ``{database}`` are the source's.
         format: turns an event into records, such as ``DebeziumFormat("shop")``. Headers become attributes. A record
             without a value (a tombstone) is an empty message with the attribute ``penstock_tombstone``.
         ordering: give the messages of a row an ordering key.

@@ -3,7 +3,7 @@
 | `images` | `key`, `before`, `after` |
 |---|---|
 | json | JSON text (`penstock.event.plain_json`): one layout for all tables, which never changes |
-| struct | struct of the columns, for the events of one table; the columns are those of the epoch's events |
+| struct | struct of the columns, for the events of one table; its fields are the columns of the epoch's events |
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from penstock.io.staging.preview import Written
 from penstock.tables import TableSelection
 
 ForEachEpoch = Callable[[Any, int], object]
-"""A function of a DataFrame and the epoch's number, as that of `foreachBatch`."""
+"""A function of a DataFrame and the epoch's number, as the function of `foreachBatch`."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class SparkFunctionTarget:
             )
         session = _session()
         refuse_unsuitable_jars(session)
-        # The group of the epoch's own jobs, so that a cancelled pipeline cancels those of the function too.
+        # The group of the epoch's own jobs, so that a cancelled pipeline cancels the function's jobs too.
         session.sparkContext.setJobGroup(f"penstock-{delivery.job}", f"epoch {delivery.epoch}", True)
         self.function(dataframe_of(session, batches), delivery.epoch)
 

@@ -349,7 +349,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Errors:
-    """Turns errors of psycopg into those of the sink."""
+    """Turns errors of psycopg into errors of the sink."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -56,7 +56,7 @@ class TargetColumn:
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """A replica table as the catalogue describes it, without generated columns and without those of `META`."""
+    """A replica table as the catalogue describes it, without generated columns and without the columns of `META`."""
 
     name: TableName
     columns: tuple[TargetColumn, ...]

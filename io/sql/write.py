@@ -52,7 +52,7 @@ class WriteToSql(SendAfterCommit):
         dsn: connection string of libpq. A password belongs in PGPASSWORD, in ~/.pgpass, or in a reference to a secret.
         mode: ``current`` maintains a replica, ``log`` appends every event.
         schema: the schema of the target's tables, of the ledger and of the table of truncations.
-        table: the name of a target table; ``{table}``, ``{schema}`` and ``{database}`` are those of the source.
+        table: the name of a target table; ``{table}``, ``{schema}`` and ``{database}`` are the source's.
         schema_changes: what happens when the source has new columns or wider types: ``evolve`` alters the table,
             ``ignore`` leaves it and drops new columns, ``stop`` fails.
         create_tables: create tables that are missing.

@@ -32,7 +32,7 @@ class StagedBatch:
     """The publication of a batch.
 
     `output` and `staged` name the file, relative to the output; both are empty if `content` is the batch itself.
-    `length` is in bytes, `crc32` is that of the whole content, `records` counts the events.
+    `length` is in bytes, `crc32` covers the whole content, `records` counts the events.
     """
 
     delivery: Delivery

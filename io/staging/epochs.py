@@ -22,7 +22,7 @@ from penstock.tables import TableSelection
 class EpochDelivery:
     """Identity of everything that a sink has staged in one epoch. Equal deliveries have equal content.
 
-    The fields are those of `penstock.io.staging.delivery.Delivery`.
+    Fields: see `penstock.io.staging.delivery.Delivery`.
     """
 
     sink: str

@@ -5,7 +5,7 @@
     <output>/.penstock-staging/<job>/<sink>/since_g<generation>_e<epoch>             a marker: see `marker_name`
 
 A *bucket* is the common prefix of a group of published files, for example ``Orders/2026-11-21T16/03-of-16``. The
-word is that of Apache Flink's file sink; it has nothing to do with the buckets of an object store. Names are relative
+word comes from Apache Flink's file sink; it has nothing to do with the buckets of an object store. Names are relative
 to the output and have "/" between their parts.
 
 No two attempts share a name, so a repeated epoch never writes over what a failed try has staged or published.

@@ -1,9 +1,10 @@
-"""What a sink writes for one event, as a value: `penstock run --limit 10 --print` shows it and writes nothing. Pure.
+"""The record or row of a sink for one event, as a value: `penstock run --limit 10 --print` shows it and writes
+nothing. Pure.
 
     sink.preview(event)      # [{"table": "orders", "row": {"id": 7, …}, "types": {"id": "int64", …}}]
 
-Sinks make it with the functions that they write with. They do not ask their target, so the types are those of a table
-that the sink creates. A column that the source did not send is left out: the target keeps its value.
+Sinks make it with the functions that they write with. They do not ask their target, so the types are the types of a
+table that the sink creates. A column that the source did not send is left out: the target keeps its value.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 from penstock.event.model import ChangeEvent, Op
 
 Written = Mapping[str, Any]
-"""One record or row. Values are those of JSON, bytes, `decimal.Decimal`, dates and times of `datetime`, and
-`msgspec.Raw` for JSON that is encoded already. The bytes of `key`, `value` and `data` are those of a format.
+"""One record or row. Values are values of JSON, bytes, `decimal.Decimal`, dates and times of `datetime`, and
+`msgspec.Raw` for JSON that is encoded already. A format makes the bytes of `key`, `value` and `data`.
 """
 
 Preview = Callable[[ChangeEvent], list[Written]]

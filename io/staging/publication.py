@@ -13,7 +13,7 @@ class Publication:
 
     `output` is the output that `staged` and `final` are relative to: an absolute folder, or a URL with its options. A
     pipeline that is resumed with another output publishes to the old one the files that it had staged there.
-    `length` is in bytes, `crc32` is that of the whole content, `records` is the number of records in the file.
+    `length` is in bytes, `crc32` covers the whole content, `records` is the number of records in the file.
     """
 
     output: str
@@ -34,7 +34,7 @@ class PublishedFile:
     """A complete file that readers can see and that never changes.
 
     `path` is absolute, or a URL without options. A consumer may already have removed the file. `length` is in bytes,
-    `crc32` is that of the whole content, `records` is the number of records in the file.
+    `crc32` covers the whole content, `records` is the number of records in the file.
     """
 
     path: str

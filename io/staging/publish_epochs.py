@@ -51,8 +51,8 @@ class PublishEpochs(beam.PTransform):
         target: the configuration of the target.
         format: the content of a staged batch.
         shards: how many batches of an epoch are staged at the same time.
-        earlier_shards: another number of shards that earlier versions of the sink had. What a checkpoint holds of them
-            is published with the first events that come, or before.
+        earlier_shards: another number of shards that earlier versions of the sink had. Batches that a checkpoint holds
+            are published with the first events that come, or before.
         roll_seconds: how long events are collected before they are published (processing time).
         staging: a folder or URL for staged batches; None: in the checkpoint.
         inline: whether small batches are part of the commit record; False: all of them are files.
@@ -91,7 +91,7 @@ class PublishEpochs(beam.PTransform):
 
     @property
     def preview(self) -> Preview:
-        """What the sink writes for one event; see `penstock.io.staging.preview`."""
+        """The record or row that the sink writes for one event; see `penstock.io.staging.preview`."""
         return self._target.preview
 
     def check(self) -> None:

@@ -49,7 +49,7 @@ def bucket_of(shard: int, shards: int) -> str:
 class RollBatchesFn(RollFilesFn):
     """(Shard, block of records) to `StagedBatch`: at most one for each shard and epoch.
 
-    The four answers are those of `RollFilesFn`, without order of event times.
+    Order, repeats, watermark and state: see `RollFilesFn`, without order of event times.
 
     Args:
         staging: where batches are staged; None: where the runner offers.

@@ -107,7 +107,7 @@ class SendAfterCommit(beam.PTransform):
 
     @property
     def preview(self) -> Preview:
-        """What the sink writes for one event; see `penstock.io.staging.preview`."""
+        """The record or row that the sink writes for one event; see `penstock.io.staging.preview`."""
         return self._connector.preview
 
     def check(self) -> None:

@@ -24,7 +24,7 @@ class WriteStagedFiles(beam.PTransform):
     A sink that stages in the same way but publishes in another way takes the first two steps, `CollectRecordsFn` and
     `RollFilesFn`, and passes its own DoFn to `PublishAfterCommit`.
 
-    The four answers are those of the steps.
+    Order, repeats, watermark and state: see the steps.
 
     Args:
         store: where files are staged and published.

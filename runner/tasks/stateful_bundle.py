@@ -93,7 +93,7 @@ class StatefulBundle(StoredBundle):
         timer at the end of a window fires after all runs of a looping timer. A processing-time timer that a callback
         sets waits for the next call: the clock may have reached its time already, and a loop would never end.
         """
-        # The timers that callbacks have set. Those of one time fire in the order in which they were set; the number
+        # The timers that callbacks have set. Timers of one time fire in the order in which they were set; the number
         # also keeps `heapq` from comparing `TimerEntry`s.
         order = itertools.count()
         waiting: list[tuple[int, int, TimerEntry]] = []

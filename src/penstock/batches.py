@@ -1,4 +1,4 @@
-"""Several elements as one: what lies between a source and the first step of a sink, without a call for each element.
+"""Several elements as one: the elements of the steps between a source and a sink, without a call for each element.
 
     changes = pipeline | ReadFromPostgresChangeStream(…).in_batches()      # a PCollection of `ElementBatch`
     events = changes | ToChangeEvents()                                    # still batches

@@ -42,7 +42,7 @@ Class = TypeVar("Class", bound=type)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepts:
-    """What a value must be, beyond its type, when it is given as text. Limits are inclusive.
+    """Restrictions of a value beyond its type, if it comes as text. Limits are inclusive.
 
     `words` says in words what `pattern` asks for. `choices`: of the elements, if there are several.
     """

@@ -9,7 +9,7 @@ ways:
 - *churn*: 16 random changes per second during the writes.
 
 The result tells how many of the written values arrived, whether the values of each key arrived once and in order, and
-whether the reader's last value of each key is that of the table. A reader that lacks values after `--patience`
+whether the reader's last value of each key equals the table's value. A reader that lacks values after `--patience`
 seconds is stopped. The figures go to docs/evidence/bigtable-peers.json.
 """
 

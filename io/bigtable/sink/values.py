@@ -34,7 +34,7 @@ def is_of_the_sink(event: ChangeEvent, family: str) -> bool:
 def parts_of_row(events: Sequence[ChangeEvent]) -> list[tuple[int, int]]:
     """Return the places, first and last (exclusive), of the changes of a row that fit into one request together.
 
-    A change with more entries than the limit has a part of its own, which the service refuses.
+    A change with more entries than the limit has a separate part, which the service refuses.
     """
     parts, first, size = [], 0, 1
     for place, event in enumerate(events):

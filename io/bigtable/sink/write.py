@@ -35,8 +35,8 @@ class WriteToBigtable(SendAfterCommit):
     retention of the change stream.
 
     For replication in both directions, use the sink on both sides with one `version_family`: changes that the other
-    sink wrote are left out, so no change comes back. There is no conflict resolution between two writers of one cell
-    beyond that of cell timestamps.
+    sink wrote are left out, so no change comes back. Between two writers of one cell only the cell timestamp
+    decides; there is no other conflict resolution.
 
     Emits a `DeliveredBatch` for each batch. `with_exception_handling` adds an output of the events that cannot be
     replicated: inputs of aggregates, and events that are not of Bigtable.

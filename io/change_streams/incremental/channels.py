@@ -190,7 +190,7 @@ class KafkaChannel:
         consumer = Consumer(
             {
                 "group.id": "penstock-signals",
-                # The checkpoint has the offsets. Those of the group would be ahead of it after a crash.
+                # The checkpoint has the offsets. Offsets of the group would be ahead of it after a crash.
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 **self._options,
