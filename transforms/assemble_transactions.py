@@ -44,6 +44,7 @@ class AssembledTransaction(msgspec.Struct, frozen=True):
 
     @property
     def tag(self) -> str:
+        # The tag belongs to the transaction, so every event carries the same one.
         """The application's name for the transaction."""
         transaction = self.events[0].transaction
         return transaction.tag if transaction else ""
@@ -65,6 +66,7 @@ class AssembledTransactionCoder(VersionedCoder):
     def decode(self, encoded: bytes) -> AssembledTransaction:
         self.check_version(encoded[0] if encoded else None)
         id_, timestamp, events, missing = _decode(memoryview(encoded)[1:])
+        # `id_`, because `id` would hide Python's function.
         return AssembledTransaction(id_, timestamp, tuple(map(decode_event, events)), missing)
 
 
@@ -127,6 +129,7 @@ class AssembleTransactions(StatefulTransform):
         """
         require_global_window(self, pcoll)
         first = beam.Map(_with_transaction)
+        # Only this step can reject an event, so it alone has exception handling: see `StatefulTransform`.
         keyed, failed = self._enter(pcoll, "TransactionOfEvent", first, tuple[bytes, ChangeEvent])
         assemble = _AssembleFn(self._if_incomplete, round(self._grace_seconds * 1_000_000), self._max_events)
         outputs = keyed | "AssembleFn" >> beam.ParDo(assemble).with_outputs(
@@ -134,6 +137,8 @@ class AssembleTransactions(StatefulTransform):
         ).with_output_types(AssembledTransaction)
         transactions = outputs["transactions"]
         if self._ordered:
+            # The first step groups by transaction. The order between transactions needs a second one, by
+            # source: one key and so one worker.
             pairs = transactions | "SourceOfTransaction" >> beam.Map(_with_source).with_output_types(
                 tuple[bytes, AssembledTransaction]
             )
@@ -141,6 +146,7 @@ class AssembleTransactions(StatefulTransform):
             transactions = pairs | "CommitOrderFn" >> beam.ParDo(release).with_output_types(
                 AssembledTransaction
             )
+        # The order of outputs is part of the contract: incomplete ones first, then dead letters.
         further = (outputs[INCOMPLETE], *failed) if self._if_incomplete == "output" else failed
         return (transactions, *further) if further else transactions
 
@@ -161,6 +167,7 @@ def assemble(events: Iterable[ChangeEvent]) -> AssembledTransaction:
     """
     by_version: dict[Version, ChangeEvent] = {}
     for event in events:
+        # The first delivery stays: repeats of an event are equal, so it does not matter which one is kept.
         by_version.setdefault(event.version, event)
     ordered = tuple(by_version[version] for version in sorted(by_version))
     transaction = ordered[0].transaction
@@ -179,6 +186,8 @@ def missing_parts(events: tuple[ChangeEvent, ...]) -> str:
 
     The events of one record have one `version.sequence`. Sources that send no counts are always complete.
     """
+    # A record of Spanner may have several rows. Its count is in records, and all rows of one record share the
+    # sequence.
     records = {event.version.sequence for event in events}
     last = {e.version.sequence for e in events if e.transaction and e.transaction.last_in_partition}
     transaction = events[0].transaction
@@ -234,10 +243,15 @@ class _AssembleFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         committed: Any = beam.DoFn.TimerParam(COMMITTED),
     ) -> Iterator[Any]:
         # All events of a transaction have one commit time, so each of them sets the timer to the same time.
+        # A later event of the transaction cannot move the timer forward.
         committed.set(release_time(at, self._grace_us))
         events.add(element[1])
+        # The count is a separate state, because reading the bag for its length would decode all events for each
+        # new one.
         known = (count.read() or 0) + 1
         count.write(known)
+        # True for the first event beyond the limit, and again after each further `max_events`. The modulus of
+        # the right side makes max_events=1 work, where every remainder is 0.
         if known > self._max_events and known % self._max_events == 1 % self._max_events:
             yield self._overflow(events, at)
 
@@ -248,9 +262,12 @@ class _AssembleFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         events: Any = beam.DoFn.StateParam(EVENTS),
         count: Any = beam.DoFn.StateParam(COUNT),
     ) -> Iterator[Any]:
+        # An overflow has emptied the bag already; the count still tells that the transaction was too large.
         buffered, known = list(events.read()), count.read() or 0
         events.clear()
         count.clear()
+        # The parts before this one were emitted by `_overflow`, so the last one is not complete either, however
+        # few events it has.
         if known > self._max_events:
             if buffered:
                 yield self._part(buffered, fired)
@@ -264,6 +281,7 @@ class _AssembleFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         return part
 
     def _part(self, events: list[ChangeEvent], at: Any) -> Any:
+        # "emit" raises too: several elements that each look like a transaction would break its atomicity.
         missing = f"it has more than {self._max_events} events (max_events)"
         part = msgspec.structs.replace(assemble(events), missing=missing)
         if self._if_incomplete != "output":

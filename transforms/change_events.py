@@ -43,9 +43,11 @@ class _Converter:
         self._converters: dict[type, Convert] = {}
 
     def __getstate__(self) -> dict[str, Any]:
+        # Converters cache schemas and are cheap to make again, so they are not pickled with the step.
         return {**self.__dict__, "_converters": {}}
 
     def __call__(self, record: Any) -> Iterable[ChangeEvent]:
+        # One look-up per record by its class: `isinstance` would import the class of every source.
         convert = self._converters.get(type(record))
         if convert is None:
             convert = self._converters[type(record)] = self._converter(type(record))

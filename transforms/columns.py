@@ -41,6 +41,7 @@ class SelectColumns(ElementTransform):
         without: Iterable[str] | None = None,
         table: TablePattern = "*",
     ) -> None:
+        # Both at once would be ambiguous for a column that is in neither list.
         if (only is None) == (without is None):
             raise UsageError("SelectColumns: give either only=[…] or without=[…]")
         kept, left_out = tuple(only or ()), tuple(without or ())
@@ -63,6 +64,7 @@ class RenameColumns(ElementTransform):
     """
 
     def __init__(self, names: Mapping[str, str], *, table: TablePattern = "*") -> None:
+        # Checked at construction: two columns in one would lose a value without an error.
         if len(set(names.values())) != len(names):
             raise UsageError(f"RenameColumns gives two columns one name: {dict(names)}")
         self._names, self._table = dict(names), table
@@ -120,6 +122,7 @@ def checked_key(key: bytes) -> bytes:
     Raises:
         UsageError: it has fewer than 16 bytes.
     """
+    # A short key could be found by trying all of them; 16 bytes are 128 bits.
     if len(key) < 16:
         raise UsageError(f"hashed() needs a secret key of at least 16 bytes; this one has {len(key)}")
     return key
@@ -131,6 +134,7 @@ def redacted(text: str = "***") -> Mask:
 
 
 def truncated(length: int) -> Mask:
+    # A negative length would cut from the end, by Python's rules for slices.
     """Return a mask that keeps the first `length` characters of a value's text."""
     if length < 0:
         raise UsageError(f"truncated() needs a length of at least 0, not {length}")
@@ -154,6 +158,7 @@ class _Hash:
         return hmac.new(self._secret(), _as_bytes(value), hashlib.sha256).hexdigest()
 
     def _secret(self) -> bytes:
+        # Read once per process, and the function is replaced by its result.
         if callable(self._key):
             self._key = checked_key(self._key())
         return self._key
@@ -172,6 +177,8 @@ class _Truncate:
         self._length = length
 
     def __call__(self, value: Any) -> str:
+        # Bytes that are not UTF-8 still need a text, and an error would show the value in the message of a dead
+        # letter.
         text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
         return text[: self._length]
 
@@ -179,6 +186,7 @@ class _Truncate:
 def _as_bytes(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
+    # `surrogatepass`: a text from a source may have a lone surrogate, and a mask must not fail on it.
     # The text of a decimal outside of the key keeps its scale: 1.50 and 1.5 differ.
     return (value if isinstance(value, str) else str(value)).encode("utf-8", "surrogatepass")
 
@@ -192,6 +200,8 @@ class _Select:
     def __call__(self, event: ChangeEvent) -> list[ChangeEvent]:
         if not matches(self._table, event.source):
             return [event]
+        # The change of a Bigtable row may delete cells of columns that the schema does not list, so it is
+        # looked at also if no column is dropped.
         dropped = self._dropped(event.schema)
         if not dropped and not event.cells:
             return [event]
@@ -206,12 +216,14 @@ class _Select:
         if column is not None:
             return column in self._only if self._has_only else column not in self._without
         _check_known(event, cell)
+        # A cell without a column is a deletion of a whole family, or an entry of an unknown kind.
         return not self._has_only or any(name.startswith(f"{cell.family}:") for name in self._only)
 
     def _dropped(self, schema: TableSchema) -> frozenset[str]:
         return frozenset(
             column.name
             for column in schema
+            # Key columns stay: a consumer cannot apply an event without its key.
             if column.key_position is None
             and (column.name not in self._only if self._has_only else column.name in self._without)
         )
@@ -231,6 +243,8 @@ class _Rename:
 
     def _image(self, image: Image | None) -> Image | None:
         return (
+            # A name that is not in the mapping stays, so one mapping serves tables that have only some of its
+            # columns.
             None if image is None else {self._names.get(name, name): value for name, value in image.items()}
         )
 
@@ -253,6 +267,8 @@ class _Mask:
 
     def _cell(self, event: ChangeEvent, cell: CellChange) -> CellChange:
         column = cell.column
+        # The column may be hidden by a mask that this version cannot apply, so the event is rejected instead of
+        # passed on.
         if column is None:
             _check_known(event, cell)
         mask = self._masks.get(column or "")
@@ -261,10 +277,13 @@ class _Mask:
         return msgspec.structs.replace(cell, value=_as_bytes(mask.apply(cell.value)))
 
     def _image(self, image: Image | None, rules: dict[str, Rule]) -> Image | None:
+        # The image of a CREATE has no `before`, and the image of a DELETE has no `after`.
         if image is None:
             return None
         masked = dict(image)
         for name, mask in self._masks.items():
+            # NULL shows no value, and a column that was not sent stays unsent: a mask would turn both into a
+            # text.
             value = masked.get(name)
             if value is not None:
                 masked[name] = mask.apply(rules[name](value) if name in rules else value)
@@ -295,6 +314,7 @@ def _renamed_schema(schema: TableSchema, names: tuple[tuple[str, str], ...]) -> 
     columns = tuple(
         msgspec.structs.replace(column, name=new_names.get(column.name, column.name)) for column in schema
     )
+    # Two columns of one name would make one of them disappear from each image.
     if len({column.name for column in columns}) != len(columns):
         raise ValueError(
             f"RenameColumns gives a column a name that the table already has: {schema.names} with {new_names}"
@@ -304,6 +324,7 @@ def _renamed_schema(schema: TableSchema, names: tuple[tuple[str, str], ...]) -> 
 
 @lru_cache(maxsize=1024)
 def _text_columns(schema: TableSchema, masked: frozenset[str]) -> TableSchema:
+    # Masks return texts, so a consumer must not expect the type of the column before.
     text = ColumnType(Kind.STRING, "masked")
     return TableSchema(
         tuple(

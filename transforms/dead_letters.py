@@ -53,6 +53,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
         Raises:
             ValueError: its class does not exist in this version.
         """
+        # Only events have a version, so it tells the two forms apart without another field.
         if self.version is not None:
             return decode_event(self.data)
         if self.element_type == "bytes":
@@ -121,6 +122,8 @@ def dead_letter(
     failure: Failure | UndecodableRecord | RefusedEvent, attempt: int = 1, with_text: bool = False
 ) -> DeadLetter:
     """Return the dead letter of one failure."""
+    # The reasons of `UndecodableRecord` and `RefusedEvent` are written by our own code and show no values, so
+    # they are kept whole.
     if isinstance(failure, UndecodableRecord):
         data = UndecodableRecordCoder().encode(failure)
         return DeadLetter(failure.reason, None, None, _name(UndecodableRecord), data, attempt)
@@ -131,11 +134,14 @@ def dead_letter(
         )
     element, (error, text, trace) = failure
     reason = _reason(error, text if with_text else "", trace)
+    # A step may emit pairs such as (shard, event); the event inside has the position that a person needs to
+    # find the row.
     found = _event_in(element)
     if found is not None:
         return DeadLetter(
             reason, found.source, found.version, _name(ChangeEvent), encode_event(found), attempt
         )
+    # Beam's coder for the class, because a reader finds it again by the class name alone.
     data = element if isinstance(element, bytes) else coders.registry.get_coder(type(element)).encode(element)
     return DeadLetter(reason, None, None, _name(type(element)), data, attempt)
 
@@ -146,6 +152,7 @@ def letter_fields(letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason,
         "attempt": letter.attempt,
         "step": letter.step,
+        # `and` keeps None: an element that is no event has neither a source nor a version.
         "source": letter.source and _named(letter.source),
         "version": letter.version and _named(letter.version),
         "element_type": letter.element_type,
@@ -170,6 +177,7 @@ def letter_of(fields: Mapping[str, Any]) -> DeadLetter:
             int(fields["attempt"]),
             str(fields.get("step", "")),
         )
+    # The message of the original error would show parts of the letter, which holds values of the row.
     except (KeyError, TypeError, ValueError):
         raise ValueError("not a dead letter") from None
 
@@ -202,6 +210,7 @@ def _reason(error: type[BaseException], text: str, trace: Sequence[str]) -> str:
 def _event_in(element: Any) -> ChangeEvent | None:
     if isinstance(element, ChangeEvent):
         return element
+    # Only the first level is searched: our own steps emit flat pairs.
     parts = element if isinstance(element, tuple) else ()
     return next((part for part in parts if isinstance(part, ChangeEvent)), None)
 
@@ -209,6 +218,8 @@ def _event_in(element: Any) -> ChangeEvent | None:
 def _class_named(name: str) -> type:
     """Return the class of a qualified name, such as ``penstock.io.spanner.record.DataChangeRecord``."""
     module, _, class_ = name.rpartition(".")
+    # A letter may come from a pipeline with another version, or with classes of its user that are not installed
+    # here.
     try:
         found = getattr(import_module(module), class_)
     except (ImportError, AttributeError, ValueError):

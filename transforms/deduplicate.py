@@ -42,6 +42,8 @@ class Deduplicate(StatefulTransform):
     def expand(self, pcoll: beam.PCollection[ChangeEvent]) -> Any:
         """Apply the transform to events in the global window; with exception handling it has two outputs."""
         require_global_window(self, pcoll)
+        # The identity is the key of the state, so Beam's own grouping finds the repeat: no set of versions is
+        # kept per row.
         identified = beam.Map(_with_identity)
         keyed, failed = self._enter(pcoll, "IdentityOfEvent", identified, tuple[bytes, ChangeEvent])
         mark = _DeduplicateFn(round(self._horizon_seconds * 1_000_000))
@@ -54,6 +56,7 @@ class Deduplicate(StatefulTransform):
 
 def identity(event: ChangeEvent) -> bytes:
     """Return bytes that are equal for two deliveries of one event, and different for all other events."""
+    # The key has source and table. The version alone is not enough: one transaction changes many rows.
     return key_bytes(event) + msgspec.msgpack.encode(event.version)
 
 
@@ -76,9 +79,12 @@ class _DeduplicateFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         seen: Any = beam.DoFn.StateParam(SEEN),
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> Iterator[ChangeEvent]:
+        # A repeat within the horizon. It does not set the timer again, so a repeat cannot keep its own trace
+        # alive.
         if seen.read():
             return
         seen.write(True)
+        # Relative to the element, not to the wall clock: a backlog that is read fast still finds its repeats.
         forget.set(release_time(at, self._horizon_us))
         yield element[1]
 

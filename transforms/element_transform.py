@@ -39,6 +39,8 @@ class ElementTransform(beam.PTransform):
         A `ServiceError` fails the bundle, which is repeated: if a schema registry does not answer, that is not the
         fault of an element, and every element would become a dead letter.
         """
+        # A copy, as Beam's own `with_exception_handling` makes one: the same transform may be applied twice,
+        # once with and once without.
         changed = copy.copy(self)
         changed._handling = (args, options)
         return changed
@@ -47,6 +49,7 @@ class ElementTransform(beam.PTransform):
         """Apply the function; with exception handling the result has two outputs."""
         name = f"{type(self).__name__}Fn"
         if is_batched(pcoll):
+            # `((), {})` is a call without options. Batches know only that form.
             if self._handling in (None, ((), {})):
                 return self._apply_to_batches(pcoll, name)
             pcoll |= (
@@ -55,8 +58,11 @@ class ElementTransform(beam.PTransform):
         if self._handling is None:
             return pcoll | name >> beam.FlatMap(self._process).with_output_types(self._output_type)
         args, options = self._handling
+        # `Any`, because the wrapper also returns failures. `RaiseServiceErrors` declares the type.
         apply: Any = beam.FlatMap(_ServiceErrorsAsElements(self._process)).with_output_types(Any)
         result = pcoll | name >> apply.with_exception_handling(*args, **options)
+        # Raised one step later, outside of Beam's handling, so the error fails the bundle as it would without
+        # handling.
         raising = "RaiseServiceErrors" >> beam.Map(_raise_service_error).with_output_types(self._output_type)
         if isinstance(result, beam.PCollection):  # with an `error_handler` there is one output
             return result | raising
@@ -69,6 +75,7 @@ class ElementTransform(beam.PTransform):
             return batches | name >> beam.ParDo(fn).with_output_types(ElementBatch)
         fn = _HandlingBatchFn(self._process)
         outputs = batches | name >> beam.ParDo(fn).with_outputs(_FAILED, main="good")
+        # Set by hand: `is_batched` of the next step looks at this type.
         outputs["good"].element_type = ElementBatch
         return outputs["good"], outputs[_FAILED]
 
@@ -89,6 +96,7 @@ class _BatchFn(beam.DoFn):
             for output in self._process(element):
                 elements.append(output)
                 times_us.append(time_us)
+        # A bundle without outputs emits no empty batch: the next step would pay for nothing.
         if elements:
             yield ElementBatch(elements, times_us).windowed()
 
@@ -104,6 +112,7 @@ class _HandlingBatchFn(_BatchFn):
                 # A list, because an iterator would raise after its first outputs have been added.
                 outputs = list(self._process(element))
             except Exception as error:
+                # The service is the cause, so the same element may succeed when the bundle runs again.
                 if _fails_the_bundle(error):
                     raise
                 yield TaggedOutput(_FAILED, single(_dead_letter(element, error), time_us))
@@ -121,6 +130,8 @@ def _dead_letter(element: Any, error: Exception) -> Any:
 
 def _fails_the_bundle(error: Exception) -> bool:
     """Return whether an error is no fault of the element; a `DecodeError` is the element that cannot be decoded."""
+    # `DecodeError` is a `ServiceError`, because the bytes come from the service, but only this record is
+    # affected.
     return isinstance(error, ServiceError) and not isinstance(error, DecodeError)
 
 
@@ -147,6 +158,7 @@ class StatefulTransform(beam.PTransform):  # type: ignore[misc, unused-ignore]
     ) -> tuple[Any, tuple[Any, ...]]:
         """Apply the first step; return its output, and a tuple of the output for dead letters, if there is one."""
         first = first.with_output_types(output_type)
+        # State needs one key for each element, and a batch has elements of many keys.
         if is_batched(pcoll):
             pcoll |= f"SingleElements({name})" >> SingleElements()
         if self._handling is None:

@@ -37,12 +37,14 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+# Attributes of other objects, such as methods of texts, are no columns.
 _IMAGES = ("row", "after", "before", "key")
 _FACTS = ("op", "table", "schema", "tag")
 
 
 def _names_of(tree: ast.AST) -> frozenset[str]:
     """Return the names in an expression, and those after an image (``before.State``, ``row['State']``)."""
+    # Names that a comprehension binds hide columns, and a method that is called is no column.
     found, bound, called = set(), set(), set()
     for node in ast.walk(tree):
         match node:
@@ -50,6 +52,8 @@ def _names_of(tree: ast.AST) -> frozenset[str]:
                 bound.add(name)  # by a comprehension
             case ast.Name(id=name):
                 found.add(name)
+            # The call comes before its function in `ast.walk`, so the method is known when its attribute is
+            # visited.
             case ast.Call(func=ast.Attribute() as method):
                 called.add(id(method))
             case ast.Attribute(value=ast.Name(id=image), attr=name) if (
@@ -83,6 +87,7 @@ class RowExpression:
         except (SyntaxError, InvalidExpression) as error:
             raise UsageError(f"where is not an expression: {error.args[0]} in {text!r}") from None
         self._text = text
+        # Made in the worker at the first event.
         self._evaluator: _Evaluator | None = None
 
     @property
@@ -106,6 +111,7 @@ class RowExpression:
                 ``Amount > 100`` for NULL. The message shows no value.
         """
         if self._evaluator is None:
+            # Built once per process: parsing costs more than one evaluation.
             self._evaluator = _Evaluator(self._text)
         return self._evaluator.holds(event)
 
@@ -115,6 +121,8 @@ class RowExpression:
 
 class _Evaluator:
     def __init__(self, text: str) -> None:
+        # `sent` asks about the event at hand, so it is a bound method, and the event is an attribute instead of
+        # an argument.
         functions = {**_FUNCTIONS, "sent": self._sent}
         self._eval = EvalWithCompoundTypes(names=self._value, functions=functions)
         self._text, self._parsed = text, self._eval.parse(text)
@@ -123,6 +131,7 @@ class _Evaluator:
 
     def holds(self, event: ChangeEvent) -> bool:
         self._event = event
+        # A DELETE of a source that sends no old values has at least its key.
         self._row = (event.before if event.op is Op.DELETE else event.after) or event.key or {}
         try:
             return bool(self._eval.eval(self._text, previously_parsed=self._parsed))
@@ -144,6 +153,8 @@ class _Evaluator:
             case "row":
                 return _Row(self._row)
             case "after" | "before" | "key":
+                # An absent image is an empty row: `before.State` of a CREATE then says which column is missing,
+                # instead of an error about None.
                 return _Row(getattr(event, node.id) or {})
             case "op":
                 return str(event.op)
@@ -151,6 +162,7 @@ class _Evaluator:
                 return getattr(event.source, node.id)
             case "tag":
                 return event.transaction.tag if event.transaction else ""
+        # All other names are columns.
         return _Row(self._row)[node.id]
 
     def _sent(self, column: str) -> bool:

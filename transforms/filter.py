@@ -64,6 +64,7 @@ class _Filter:
 
     def _keeps(self, event: ChangeEvent) -> bool:
         return (
+            # The cheapest conditions come first; `where` may run the user's code or parse JSON.
             (self._ops is None or event.op in self._ops)
             and (self._tables is None or matches(self._tables, event.source))
             and (self._without_tables is None or not matches(self._without_tables, event.source))
@@ -74,6 +75,7 @@ class _Filter:
 
 def _op(name: Op | str) -> Op:
     try:
+        # Names in a job file are lower case as often as upper case.
         return Op(str(name).upper())
     except ValueError:
         raise UsageError(f"{name!r} is not an operation: use one of {', '.join(Op)}") from None

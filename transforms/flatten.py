@@ -61,6 +61,7 @@ class FlattenAfter(ElementTransform):
         prefix: str = "_",
         deletes: Deletes = "row",
     ) -> None:
+        # A mapping gives the whole name of a column, so the prefix applies to lists only.
         names = metadata if isinstance(metadata, Mapping) else {each: f"{prefix}{each}" for each in metadata}
         for name in names:
             if name not in METADATA:
@@ -86,17 +87,21 @@ class _Flatten:
     def __call__(self, event: ChangeEvent) -> list[dict[str, Any]]:
         deleted = event.op is Op.DELETE
         if event.op not in _ROWS or (deleted and self._drop_deletes):
+            # Dropping a truncate would leave rows in the target that the source no longer has.
             if event.op is Op.TRUNCATE:
                 raise ValueError(
                     f"a truncate of {event.source.table} has no row: filter it before FlattenAfter"
                 )
             return []
+        # A deletion of cells has no value to show, and an addition shows an operand instead of the result.
         if any(cell.mod != "SET_CELL" for cell in event.cells):
             raise ValueError(
                 f"a change of {event.source.table} deletes or adds to cells, which no row shows: use the change log"
             )
+        # Copied, because `before` and `after` may be shared with other steps.
         row = dict((event.before if deleted else event.after) or event.key or {})
         for name, column in self._names.items():
+            # Checked for each row: only the event knows the columns of its table.
             if column in row:
                 raise ValueError(
                     f"{event.source.table} has a column {column}, so FlattenAfter cannot add its metadata under this "

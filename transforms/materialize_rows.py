@@ -59,6 +59,7 @@ class MaterializeRows(StatefulTransform):
     def expand(self, pcoll: beam.PCollection[ChangeEvent]) -> Any:
         """Apply the transform to events in the global window; with exception handling it has two outputs."""
         require_global_window(self, pcoll)
+        # Only this step rejects events, because Beam's exception handling covers no timers.
         checked = beam.Map(_checked_with_key)
         keyed, failed = self._enter(pcoll, "KeyOfEvent", checked, tuple[bytes, ChangeEvent])
         rows = keyed | "MaterializeRowsFn" >> beam.ParDo(_MaterializeRowsFn()).with_output_types(ChangeEvent)
@@ -70,20 +71,26 @@ def materialize(row: ChangeEvent | None, event: ChangeEvent) -> tuple[ChangeEven
 
     A row is the last event that was materialized, or None if the row is not known or does not exist.
     """
+    # Events without a key, such as messages, describe no row; they pass in their order.
     if event.key is None:
         return row, event
     if row is None:
         return _first(event)
+    # The row has this change already. A READ is an exception: an older snapshot knows columns that no change
+    # has sent.
     if event.version <= row.version:
         return _filled(row, event) if event.op is Op.READ and event.version < row.version else (row, None)
+    # Spanner names only the columns of the change, so the schema of the row grows with each event.
     schema = merged_schema(row.schema, event.schema)
     known = row.after or {}
+    # The state of the row ends here, and with it the memory for a table whose rows come and go.
     if event.op is Op.DELETE:
         before = _overlaid(schema, known, event.before)
         return None, msgspec.structs.replace(event, before=before, after=None, schema=schema)
     if event.op is Op.CREATE or changed_key(event) is not None:
         known = {}  # the row that had this key is gone, by an event of another key or one that the source did not send
     after = _overlaid(schema, known, event.after)
+    # A CREATE has no row before it. A READ shows the row at one moment and has none either.
     has_before = event.op is Op.UPDATE
     full = msgspec.structs.replace(
         event,
@@ -102,6 +109,7 @@ def materialize_all(
     previous: Version | None = None
     for event in events:
         # After a DELETE there is no row whose version would show that the DELETE is repeated.
+        # Version order puts repeats side by side, so the previous version is enough.
         if event.version != previous:
             row, full = materialize(row, event)
             emitted += [] if full is None else [_marked(full)]
@@ -110,6 +118,7 @@ def materialize_all(
 
 
 def _marked(event: ChangeEvent) -> ChangeEvent:
+    # Formats accept partial capture types from a materialized source: they cannot see that by the image alone.
     return event if event.key is None else msgspec.structs.replace(event, source=_materialized(event.source))
 
 
@@ -123,6 +132,7 @@ def _first(event: ChangeEvent) -> tuple[ChangeEvent | None, ChangeEvent]:
     """Return the row and the event if nothing is known about the row."""
     if event.op is Op.DELETE:
         return None, event
+    # With other capture types unchanged columns of a row that is not known here stay absent; see `unavailable`.
     if (
         event.op is Op.UPDATE
         and event.source.capture == "NEW_ROW_AND_OLD_VALUES"
@@ -136,19 +146,24 @@ def _first(event: ChangeEvent) -> tuple[ChangeEvent | None, ChangeEvent]:
 def _filled(row: ChangeEvent, read: ChangeEvent) -> tuple[ChangeEvent, ChangeEvent]:
     """Fill a row from an older snapshot: a column that no change has sent still has the value of the snapshot."""
     schema = merged_schema(read.schema, row.schema)
+    # Changes win over the snapshot, because they are newer.
     after = _overlaid(schema, read.after or {}, row.after)
     filled = msgspec.structs.replace(row, after=after, schema=schema)
+    # The READ itself is emitted with the row as it is now, so a target that applies it does not go back in
+    # time.
     return filled, msgspec.structs.replace(read, after=after, schema=schema)
 
 
 def _overlaid(schema: TableSchema, below: Image, above: Image | None) -> Image:
     """Return `below` with the values of `above`, in the order of the schema."""
     both = below | (above or {})
+    # The order of columns in an image must not depend on which event sent a column first.
     return {name: both[name] for name in schema.names if name in both}
 
 
 def _checked_with_key(event: ChangeEvent) -> tuple[bytes, ChangeEvent]:
     if event.op is Op.TRUNCATE:
+        # A table without rows has no key, so it cannot reach the states of its rows.
         raise ValueError(
             f"MaterializeRows got a TRUNCATE of table {event.source.table}, which names no rows: filter it before"
         )
@@ -179,8 +194,12 @@ class _MaterializeRowsFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         buffer: Any = beam.DoFn.StateParam(BUFFER),
         row: Any = beam.DoFn.StateParam(ROW),
     ) -> Iterator[TimestampedValue]:
+        # The timer of one millisecond releases the events of that millisecond; earlier timers have released the
+        # others.
         events = in_version_order(map(decode_event, released(buffer, fired)))
         if not events:
+            # A later timer may have fired first and taken these events: runners need not fire timers in the
+            # order of their times.
             return
         known, emitted = materialize_all(row.read(), events)
         for event in emitted:

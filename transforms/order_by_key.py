@@ -38,6 +38,7 @@ class OrderByKey(StatefulTransform):
     def expand(self, pcoll: beam.PCollection[ChangeEvent]) -> Any:
         """Apply the transform to events in the global window; with exception handling it has two outputs."""
         require_global_window(self, pcoll)
+        # The key is encoded once and used as Beam's key: equal keys have equal bytes on every worker.
         keyed, failed = self._enter(pcoll, "KeyOfEvent", beam.Map(with_key), tuple[bytes, ChangeEvent])
         release = ReleaseInOrderFn(ChangeEventCoder(), in_version_order)
         ordered = keyed | "OrderByKeyFn" >> beam.ParDo(release).with_output_types(ChangeEvent)
@@ -46,6 +47,7 @@ class OrderByKey(StatefulTransform):
 
 def in_version_order(events: Iterable[ChangeEvent]) -> list[ChangeEvent]:
     """Return the events in the order of their versions; equal versions keep their order."""
+    # `sorted` is stable, so repeats of an event stay side by side in the order of their arrival.
     return sorted(events, key=_version)
 
 

@@ -46,11 +46,15 @@ def release_time(timestamp: Timestamp, delay_us: int = 0) -> Timestamp:
     When the watermark reaches it, every element with a timestamp of at most `timestamp` has come.
     """
     micros = timestamp.micros + delay_us
+    # Plus one: an element that arrives when the watermark equals its timestamp may still be followed by others
+    # with that timestamp.
     return min(Timestamp(micros=(micros // MILLISECOND + 1) * MILLISECOND), END)
 
 
 def hold(value: bytes, at: Timestamp, buffer: Any, release: Any) -> None:
     """Add a value with timestamp `at` to the state `BUFFER`, and set the timer that releases it."""
+    # The timestamp is the order of the state; it is the element's, not the event's, because only the watermark
+    # of elements is known.
     buffer.add((at, value))
     due = release_time(at)
     # One timer per millisecond, by its tag. A single timer would need the next due time as a second state.
@@ -62,6 +66,7 @@ def released(buffer: Any, fired: Timestamp) -> list[bytes]:
     # At the end of time all elements have arrived, including those with timestamps after the last timer.
     until = fired if fired < END else MAX_TIMESTAMP
     values = [value for _, value in buffer.read_range(START, until)]
+    # Removed in the same step, so a bundle that is repeated releases them again from the state before it.
     buffer.clear_range(START, until)
     return values
 

@@ -24,6 +24,7 @@ class RouteEvents(ElementTransform):
     """
 
     def __init__(self, routes: Mapping[str, str] | Callable[[ChangeEvent], str]) -> None:
+        # An empty mapping would reject every event.
         if not callable(routes) and not routes:
             raise UsageError('RouteEvents has no route: give at least {"*": "{table}"}')
         self._routes = routes
@@ -65,6 +66,7 @@ class _Routes:
 
     def __call__(self, event: ChangeEvent) -> str:
         source = event.source
+        # In the order of the mapping: a user writes the special patterns before the general one.
         for pattern, name in self._routes:
             if matches(pattern, source):
                 return name.format(table=source.table, schema=source.schema, database=source.database)

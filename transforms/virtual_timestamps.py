@@ -149,6 +149,7 @@ class Barriers(StatefulTransform):
 
 def barrier_after(timestamp: int, interval_ms: int) -> int:
     """Return the first barrier, in milliseconds since the epoch, that is later than `timestamp` (nanoseconds)."""
+    # An event on a boundary belongs to the next barrier: a barrier says that no earlier timestamp follows.
     return (timestamp // 1_000_000 // interval_ms + 1) * interval_ms
 
 
@@ -174,6 +175,8 @@ class _RequestBarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         self._shards, self._interval_ms, self._per_table = shards, interval_ms, per_table
         self._requested: set[tuple[str, int]] = set()
 
+    # A set per bundle keeps requests few. Requests of other bundles are repeats, which the timer's tag makes
+    # one.
     def start_bundle(self) -> None:
         self._requested = set()
 
@@ -182,6 +185,7 @@ class _RequestBarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         if not 0 <= shard < self._shards:
             raise ValueError(f"Barriers(shards={self._shards}) got an event of shard {shard}")
         table = table_name(event.source) if self._per_table else ""
+        # By the event's own time, so that each worker asks for the same barriers whatever its bundles are.
         step = barrier_after(event.timestamp, self._interval_ms)
         if (table, step) not in self._requested:
             self._requested.add((table, step))
@@ -213,6 +217,8 @@ class _BarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
                 due = min(Timestamp(micros=(record.timestamp.step + RESTAMPED_MS) * MILLISECOND), END)
                 barrier.set(due, dynamic_timer_tag=str(record.timestamp.step))
             return
+        # Emitting it would break the promise of the barrier, and dropping it would lose data, so the pipeline
+        # fails.
         if reached is not None and record.timestamp.step < reached:
             raise ValueError(
                 f"an event of commit time {record.event.timestamp} came to shard {shard} after the barrier at "

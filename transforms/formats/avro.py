@@ -53,14 +53,19 @@ class _Writer:
 
         self._write = fastavro.schemaless_writer
         avro = avro_schema(schema)
+        # Registered as text. fastavro gets another form below, so the registry sees logical types and the
+        # encoder does not.
         self._text = msgspec.json.encode(avro).decode()
         name = full_name(avro)
         self._what = f"the {part}s of topic {topic}"
         self._registration = Registration(registry, registry.subject(topic, part, name), "AVRO")
+        # Payloads already hold bytes and integers, as Connect's converters get them. fastavro would convert
+        # them a second time.
         plain = without_logical_types(avro)
         self._parsed = fastavro.parse_schema(plain)
         self._schema, self._rename = schema, renaming(schema, avro_name)
         self._records = _optional_records(self._parsed)
+        # The id of the schema comes with the first record, so a format can be made before the registry answers.
         self._prefix: bytes | None = None
 
     def __call__(self, payload: Any) -> bytes:
@@ -68,6 +73,8 @@ class _Writer:
         if prefix is None:
             prefix = self._prefix = self._registration.prefix(lambda: self._text)
         datum = payload if self._rename is None else self._rename(payload)
+        # Unions of records need the name of the branch. Without it, fastavro validates every value of the inner
+        # record first.
         if self._records:
             datum = datum | {
                 field: (name, value)
@@ -99,11 +106,13 @@ class _Reader:
 
     def __call__(self, data: bytes) -> Opened:
         try:
+            # The first five bytes are the magic byte and the id of the schema, which the caller has read.
             payload: Any = self._read(BytesIO(data[5:]), self._parsed, None)
         except (ValueError, TypeError, EOFError, IndexError, OverflowError):
             raise ValueError("the record is not an Avro datum of its schema") from None
         if self._rename is not None:
             payload = self._rename(payload)
+        # The bytes of JSON, because the parser of Debezium's records reads JSON only.
         return Opened(self._schema, msgspec.json.encode(self._show(payload)))
 
 

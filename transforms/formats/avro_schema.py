@@ -40,10 +40,12 @@ _PLAIN = {
 }
 PRIMITIVE = frozenset({"null", *_PLAIN.values()})
 """Types that a text names without a definition."""
+# Types that both sides call the same are not listed.
 _CONNECT = {"int": "int32", "long": "int64"}
 _DATA = "org.apache.kafka.connect.data."
 _LOGICAL = {f"{_DATA}Date": "date", f"{_DATA}Time": "time-millis", f"{_DATA}Timestamp": "timestamp-millis"}
 _DECIMAL = f"{_DATA}Decimal"
+# Without a precision Connect's decimals have any number of digits; Avro's specification requires one.
 _DEFAULT_PRECISION = 64  # of AvroData, for decimals whose column has no precision
 
 
@@ -63,6 +65,8 @@ def connect_schema(avro: AvroSchema) -> Schema:
 
 def avro_name(name: str) -> str:
     """Return a name that Avro allows."""
+    # Avro's rule for a first character is stricter than for the others, so a leading digit gets an underscore
+    # before it.
     return re.sub(r"^[0-9]", lambda digit: f"_{digit[0]}", re.sub(r"[^A-Za-z0-9_]", "_", name)) or "_"
 
 
@@ -74,6 +78,7 @@ def full_name(avro: AvroSchema) -> str:
 
 def without_logical_types(avro: AvroSchema) -> AvroSchema:
     """Return the schema for values that are already bytes and integers."""
+    # Only members that contain types are walked: a default or a property may have a member of the name `type`.
     if isinstance(avro, list):
         return [without_logical_types(each) for each in avro]
     if isinstance(avro, dict):
@@ -86,6 +91,7 @@ def without_logical_types(avro: AvroSchema) -> AvroSchema:
 
 
 def _type(connect: Schema, namespace: str, default_name: str, known: dict[str, Schema]) -> AvroSchema:
+    # `field` belongs to the struct around it, and `optional` becomes a union.
     plain = {name: value for name, value in connect.items() if name not in ("optional", "field")}
     shown = _required(plain, namespace, default_name, known)
     if not connect.get("optional"):
@@ -99,6 +105,7 @@ def _required(connect: Schema, namespace: str, default_name: str, known: dict[st
     if kind == "struct":
         return _record(connect, namespace, default_name, known)
     if kind == "array":
+        # Arrays and plain types can have properties, which structs handle separately.
         base: dict[str, Any] = {
             "type": "array",
             "items": _type(connect["items"], namespace, default_name, known),
@@ -110,10 +117,12 @@ def _required(connect: Schema, namespace: str, default_name: str, known: dict[st
         base["scale"] = int(parameters["scale"])
         base["precision"] = int(parameters.get("connect.decimal.precision", _DEFAULT_PRECISION))
     base |= _properties(connect)
+    # A scale above the precision is legal in PostgreSQL and not in Avro: the properties still describe it.
     if connect.get("name") == _DECIMAL and base["scale"] <= base["precision"]:  # as the specification demands
         base["logicalType"] = "decimal"
     elif connect.get("name") in _LOGICAL:
         base["logicalType"] = _LOGICAL[connect["name"]]
+    # A type without properties is written as its bare name.
     return base["type"] if len(base) == 1 else base
 
 
@@ -122,17 +131,20 @@ def _record(connect: Schema, namespace: str, default_name: str, known: dict[str,
     path = [avro_name(part) for part in full.split(".")]
     own_namespace, name = ".".join(path[:-1]), path[-1]
     full = ".".join(path)
+    # Avro names a record once and refers to it by name afterwards.
     if full in known:
         if known[full] != connect:
             raise ValueError(f"two different structs have the name {full}, which Avro does not allow")
         return name if own_namespace == namespace else full
     known[full] = connect
     record: dict[str, Any] = {"type": "record", "name": name}
+    # A namespace is inherited, so it is written where it changes only.
     if own_namespace != namespace:
         record["namespace"] = own_namespace
     record["fields"] = [_field(field, own_namespace, name, known) for field in connect["fields"]]
     names = [field["name"] for field in record["fields"]]
     if len(set(names)) < len(names):
+        # Two columns may differ only in characters that Avro does not allow.
         twice = sorted({each for each in names if names.count(each) > 1})
         raise ValueError(
             f"fields of {full} have the same name in Avro, {', '.join(twice)}: rename their columns"
@@ -144,6 +156,7 @@ def _field(connect: Schema, namespace: str, record: str, known: dict[str, Schema
     original = connect["field"]
     name = avro_name(original)
     field = {"name": name, "type": _type(connect, namespace, f"{record}_{name}", known)}
+    # An optional field without a default has the default null.
     if "default" in connect or connect.get("optional"):
         field["default"] = connect.get("default")
     return field if name == original else {**field, ORIGINAL_NAME: original}
@@ -159,6 +172,7 @@ def _properties(connect: Schema) -> dict[str, Any]:
         found["connect.default"] = connect["default"]
     if "name" in connect:
         found["connect.name"] = connect["name"]
+    # Avro has no 8-bit and 16-bit integers. The property lets a consumer restore them.
     if connect["type"] in ("int8", "int16"):
         found["connect.type"] = connect["type"]
     return found
@@ -166,11 +180,13 @@ def _properties(connect: Schema) -> dict[str, Any]:
 
 def _connect(avro: AvroSchema, namespace: str, known: dict[str, Schema]) -> Schema:
     if isinstance(avro, list):
+        # Kafka Connect's schemas have no unions, except the one that says "optional".
         inner = [each for each in avro if each != "null"]
         if len(inner) != 1:
             raise ValueError("a union of several types has no schema in Kafka Connect here")
         return {**_connect(inner[0], namespace, known), "optional": len(inner) < len(avro)}
     if isinstance(avro, str):
+        # Names within a namespace may be short.
         found = known.get(avro) or known.get(f"{namespace}.{avro}")
         return found or {"type": _CONNECT.get(avro, avro), "optional": False}
     kind = avro["type"]
@@ -196,6 +212,7 @@ def _connect(avro: AvroSchema, namespace: str, known: dict[str, Schema]) -> Sche
 def _struct(avro: dict[str, Any], namespace: str, known: dict[str, Schema]) -> Schema:
     own_namespace = avro.get("namespace", namespace)
     schema: Schema = {"type": "struct", "optional": False, **_connect_properties(avro)}
+    # Entered before its fields are read, because a field may refer to the record around it.
     known[f"{own_namespace}.{avro['name']}" if own_namespace else avro["name"]] = schema
     schema["fields"] = [
         {

@@ -51,6 +51,7 @@ def change_log_lines(
 ) -> Iterator[Line]:
     """Yield one line for each entry of `change`, in its order. The key of a line is the row key."""
     show = _always_base64 if base64 else _shown
+    # Cells of the row shape get the commit time; Bigtable's timestamps have microseconds.
     write = partial(_as_row, change.commit_timestamp // 1000) if shape == ROW else _encode
     shared = _shared(change, instance, table)
     for index, entry in enumerate(change.entries):
@@ -79,6 +80,8 @@ def _shared(change: ChangeStreamMutation, instance: str, table: str) -> Fields:
 def _own(entry: Entry, show: Callable[[bytes], Any]) -> Fields:
     """Return the fields of one entry; those that do not apply to its kind are null."""
     fields: Fields = dict.fromkeys(
+        # Null members stay, so that all lines have the same members and a schema can be inferred from any of
+        # them.
         ("mod_type", "column_family", "column", "timestamp", "timestamp_from", "timestamp_to", "value")
     )
     match entry:
@@ -109,6 +112,7 @@ def _input(given: int | bytes, show: Callable[[bytes], Any]) -> Fields:
 
 def _shown(data: bytes) -> Any:
     try:
+        # A single object of base64 cannot be confused with a text that happens to look like base64.
         return data.decode()
     except UnicodeDecodeError:
         return {"base64": _always_base64(data)}
@@ -120,11 +124,13 @@ def _always_base64(data: bytes) -> str:
 
 def _as_row(timestamp_micros: int, fields: Fields) -> str:
     """Return the fields as the cells of one row. Its key sorts by commit time and is the same after a crash."""
+    # The members that identify a line, in the order in which lines sort by time.
     parts = ("commit_timestamp", "source_cluster", "tiebreaker", "row_key", "entry_index")
     key = "#".join(_text(fields[name]) for name in parts)
     cells = [
         {"family": _FAMILY, "qualifier": name, "timestamp": timestamp_micros, "value": value}
         for name, value in fields.items()
+        # A row of Bigtable has no null: a cell that is absent is the same.
         if value is not None
     ]
     return _encode({"key": key, "cells": cells})

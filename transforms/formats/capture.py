@@ -33,6 +33,7 @@ _CAPTURES: dict[str, frozenset[str]] = {
     # Bigtable has no capture type: it sends the cells that a change sets.
     "": _PARTIAL,
 }
+# For the message only: it should offer the capture types of the user's own system.
 _SYSTEMS = (
     ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALUES"),
     ("DEFAULT", "INDEX", "FULL"),
@@ -50,6 +51,7 @@ def check_capture(mode: Mode, capture_type: str, *, modes: tuple[str, ...] = MOD
         UsageError: it cannot; the message names the capture types that can. Or one of the two is unknown.
     """
     check_choice("mode", mode, get_args(Mode))
+    # Empty is a known type (Bigtable), so the message leaves it out.
     if capture_type not in _CAPTURES:
         known = ", ".join(filter(None, _CAPTURES))
         raise UsageError(f"capture type {capture_type!r} is unknown: use one of {known}")
@@ -59,6 +61,7 @@ def check_capture(mode: Mode, capture_type: str, *, modes: tuple[str, ...] = MOD
     able = [
         name for system in _SYSTEMS if capture_type in system for name in system if mode in _CAPTURES[name]
     ]
+    # A capture type cannot help where the system sends no rows at all.
     remedy = f"use capture type {' or '.join(able)}" if able else "use a source that sends whole rows"
     raise UsageError(
         f"mode {mode} cannot be made from {capture_type or 'Bigtable'}, which does not send what it needs: {remedy}, "
@@ -77,10 +80,12 @@ def check_source(mode: Mode, source: Source) -> None:
     """
     if source.materialized:
         return
+    # A capture type of a newer server is no reason to fail a pipeline that may work.
     if source.capture in _CAPTURES and (source.capture or source.system == "bigtable"):
         try:
             check_capture(mode, source.capture)
         except UsageError as error:
+            # Bigtable has no full rows, so materializing would be rejected too.
             remedy = "" if source.system == "bigtable" else "; or apply MaterializeRows before the format"
             raise UsageError(f"{error}{remedy}") from None
 
@@ -91,6 +96,7 @@ def check_cells(mode: Mode, event: ChangeEvent) -> None:
     Raises:
         ValueError: the change deletes cells or changes aggregates, and the mode shows columns.
     """
+    # Only a plain cell has a value that a column can show.
     other = next((cell.mod for cell in event.cells if cell.mod != "SET_CELL"), None)
     if other is not None and mode != "KEYS_ONLY":
         raise ValueError(

@@ -53,6 +53,7 @@ class FormatEntry:
     def make(self, **arguments: Any) -> Format:
         """Return the format."""
         if self.converters:
+            # The options of the converter are flat for users, and one object for the format.
             chosen = {name: arguments.pop(name) for name in _CONVERTER_OPTIONS if name in arguments}
             arguments["converter"] = make_converter(**chosen)
         return self._class()(**arguments)
@@ -61,10 +62,13 @@ class FormatEntry:
         """Return the options by name. They are empty if the package's extra is not installed."""
         try:
             arguments = arguments_of(self._class())
+        # Reached without the extra, for help and descriptions. The error with the name of the extra comes when
+        # the format is made.
         except UsageError:
             return {}
         found = {name: each for name, each in arguments.items() if each.choices or each.type in _SCALARS}
         if self.inner:
+            # The option comes first: it decides which further options make sense.
             found = {"data_format": arguments["data_format"], **found}
             inner = tuple(name for name, each in formats_of(system).items() if not each.inner)
             described = replace(found["data_format"], type=str, default=self.inner, choices=inner)
@@ -73,6 +77,8 @@ class FormatEntry:
 
     def _class(self) -> Any:
         module, _, name = self.home.partition(":")
+        # The module may be imported only if its extra is there; the context turns the ImportError into the
+        # command that installs it.
         with extra_packages(self.extra) if self.extra else nullcontext():
             return getattr(import_module(f"{_PACKAGE}.{module}"), name)
 
@@ -125,6 +131,8 @@ def make_format(system: str, name: str, options: Mapping[str, Options], given: O
     Raises:
         UsageError: an unknown format, option or value; or options of a format that is not used.
     """
+    # What remains after `_make` belongs to formats that are not in use: a silent option would surprise its
+    # user.
     unused = {each for each, values in options.items() if values}
     made = _make(system, name, options, given, unused)
     if unused:
@@ -142,11 +150,14 @@ def _make(system: str, name: str, options: Mapping[str, Options], given: Options
     unused.discard(name)
     entry, chosen = known[name], options.get(name, {})
     accepted = entry.options(system)
+    # Without the extra there are no options to compare with, so names are checked only if they are known.
     if accepted:
         for option in chosen.keys() - accepted.keys():
             raise UsageError(f"format {name} has no option {option!r}{did_you_mean(option, accepted)}")
+    # Values of the pipeline first: an option of the user replaces them.
     values = {option: value for option, value in given.items() if option in accepted}
     values |= {option: _read(name, accepted[option], value) for option, value in chosen.items() if accepted}
+    # The inner format takes its own options from the same mapping.
     if entry.inner:
         inner = str(values.get("data_format", entry.inner))
         values["data_format"] = _make(system, inner, options, given, unused)
@@ -165,6 +176,7 @@ def _read(name: str, option: Argument, value: Any) -> Any:
             )
         return value
     try:
+        # `strict=False` reads the texts of a command line: "true" as a boolean, "5" as a number.
         return msgspec.convert(value, option.type, strict=False)
     except msgspec.ValidationError:
         raise UsageError(

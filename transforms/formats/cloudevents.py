@@ -62,6 +62,8 @@ class CloudEventsFormat:
                 raise UsageError(
                     f"CloudEventsFormat: {name} is empty, which CloudEvents do not allow: leave it out"
                 )
+        # The envelope is JSON, and `data` is JSON inside of it: binary data would be in the member
+        # `data_base64`.
         if value_encoding(data_format) != "json":
             raise UsageError("CloudEventsFormat: data are JSON, so data_format needs converter json")
         self._data_format, self._source, self._type = data_format, source, type
@@ -77,6 +79,7 @@ class CloudEventsFormat:
         Raises:
             ValueError: the inner format cannot express the event, or the SDK rejects an attribute.
         """
+        # Numbers count records with a value only, so a tombstone does not change the ids.
         records = [record for record in self._data_format(event) if record.value is not None]
         return [
             self._record(event, record, event.id if len(records) == 1 else f"{event.id}-{place}")
@@ -94,10 +97,12 @@ class CloudEventsFormat:
             "sequence": _sequence(event),
             "specversion": "1.0",
         }
+        # CloudEvents forbid an empty attribute, so an event without a key has none.
         if record.key:
             attributes["partitionkey"] = record.key.decode()
         try:
             value = _write(CloudEvent(attributes, msgspec.json.decode(record.value or b"null")))
+        # The SDK's message may show the value of the attribute.
         except BaseCloudEventException:
             name = event.source.table
             raise ValueError(f"an event of {name} has an attribute that CloudEvents do not allow") from None

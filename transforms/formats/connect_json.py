@@ -19,6 +19,7 @@ def json_values(schema: Schema) -> Show:
 
 
 def _rule(schema: Schema) -> Show | None:
+    # Only floats can be NaN. Everything else is passed without a call.
     kind = schema["type"]
     if kind in ("float", "double"):
         return lambda value: None if value is None else json_float(value)
@@ -26,6 +27,7 @@ def _rule(schema: Schema) -> Show | None:
         element = _rule(schema["items"])
         return element and (lambda values: None if values is None else [element(each) for each in values])
     if kind == "struct":
+        # A struct without such a field anywhere needs no copy.
         rules = [(field["field"], rule) for field in schema["fields"] if (rule := _rule(field))]
         return (lambda struct: _changed(struct, rules)) if rules else None
     return None

@@ -26,6 +26,7 @@ def renaming(schema: Schema, name_of: NameOf, *, back: bool = False) -> Rename |
         original, name = field["field"], name_of(field["field"])
         here, there = (name, original) if back else (original, name)
         rules[here] = (there, renaming(field, name_of, back=back))
+    # A table whose names are all allowed costs nothing per record.
     if all(here == there and rule is None for here, (there, rule) in rules.items()):
         return None
 
@@ -35,6 +36,7 @@ def renaming(schema: Schema, name_of: NameOf, *, back: bool = False) -> Rename |
         return {
             there: rule(struct[here]) if rule else struct[here]
             for here, (there, rule) in rules.items()
+            # A field that is not sent stays out; the encoder decides whether that is allowed.
             if here in struct
         }
 
@@ -57,6 +59,7 @@ def misfit(schema: Schema, value: Any) -> tuple[str, Any] | None:
 
     Array elements have the path of their array. The path of `value` itself is empty.
     """
+    # Reported apart: its remedy is to allow NULL, not to change the type.
     if value is None:
         return None if schema.get("optional") else ("", None)
     if schema["type"] == "struct":
@@ -78,6 +81,7 @@ def _misfit_in_struct(schema: Schema, struct: Any) -> tuple[str, Any] | None:
 
 
 def _integer(bits: int) -> Callable[[Any], bool]:
+    # Two's complement has one more negative number.
     bound = 1 << (bits - 1)
     return lambda value: isinstance(value, int) and -bound <= value < bound
 

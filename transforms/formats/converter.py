@@ -86,8 +86,10 @@ class JsonConverter:
             ValueError: not a JSON object.
         """
         outer = _decode_outer(data)
+        # `{"payload": …}` alone can be a row with a column of that name, so both members must be there.
         if not bytes(outer.payload) or not bytes(outer.schema):
             return Opened(None, data)
+        # A schema of null is what JsonConverter writes for a record without a schema.
         return Opened(None if bytes(outer.schema) == b"null" else outer.schema, outer.payload)
 
 

@@ -37,11 +37,13 @@ def make_converter(
     """
     check_choice("converter", converter, ("json", "avro", "protobuf"))
     if converter == "json":
+        # None lets the format make its own converter, which `schemas_enable` can still change.
         if registry_url or registry_login:
             raise UsageError("registry options have no effect with converter json: use avro or protobuf")
         return None
     if not registry_url:
         raise UsageError(f"converter {converter} needs registry_url, the address of the schema registry")
+    # Options of a pipeline are shown in job files, logs and graphs.
     if registry_login and not is_reference(registry_login):
         raise UsageError("registry_login is given as ${env:NAME} or ${file:/path}, never as plain text")
     registry = SchemaRegistry(

@@ -99,9 +99,11 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
     ) -> None:
         super().__init__()
         self._tombstones = tombstones_on_delete
+        # Debezium's own separator is a comma; spaces are accepted, because a person writes them.
         self._skipped = frozenset(
             part for part in re.split(r"[,\s]+", skipped_operations) if part not in ("", "none")
         )
+        # `m` is no operation that Debezium can skip.
         if unknown := self._skipped - set("cudt"):
             raise UsageError(f"skipped_operations has {', '.join(sorted(unknown))}: use c, u, d, t or none")
         if schemas_enable and converter is not None:
@@ -116,6 +118,7 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
             "hstore_handling_mode": hstore_handling_mode,
         }
         try:
+            # msgspec checks the literals, so the list of allowed values is written once, in `TypeModes`.
             checked = msgspec.convert(modes, TypeModes)
         except msgspec.ValidationError as error:
             raise UsageError(f"DebeziumFormat: {error}") from None
@@ -186,6 +189,8 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
             ValueError: the options cannot express a value; the message names the column.
         """
         place = event.place
+        # `repeat(None)`: records of an event without a place have a null block, as many of them as are asked
+        # for.
         if place is None:
             return self._records(event, repeat(None))
         if place.boundary:
@@ -197,6 +202,7 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         op = _OPS.get(event.op)
         if op is None:
             return 0
+        # A changed key becomes two records; both letters may be skipped.
         if op == "u" and self._plan(event).changed_key(event) is not None:
             return len({"d", "c"} - self._skipped)
         return int(op not in self._skipped)
@@ -234,6 +240,8 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         self, table: DebeziumTable, event: ChangeEvent, old: Image, blocks: Iterator[Any]
     ) -> list[FormattedRecord]:
         """Return delete, tombstone and create, linked by headers that hold the other key."""
+        # Consumers that keep a table by key need the old key to delete and the new one to insert. The headers
+        # link the two, as Debezium does.
         before, after = event.before, event.after
         old_key, new_key = table.key(old), table.key(event.key)
         to_new, to_old = ("__debezium.newkey", new_key or b""), ("__debezium.oldkey", old_key or b"")

@@ -35,6 +35,7 @@ def envelope_schema(name: str, value_name: str, row: list[Schema], system: str) 
         source_schema(system),
         _TRANSACTION_SCHEMA,
         {"type": "string", "optional": False, "field": "op"},
+        # Debezium 3 declares all three, the newer units after the old one.
         *({"type": "int64", "optional": True, "field": unit} for unit in ("ts_ms", "ts_us", "ts_ns")),
     ]
     return {"type": "struct", "fields": fields, "optional": False, "name": name, "version": 2}

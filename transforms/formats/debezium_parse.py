@@ -118,6 +118,8 @@ class DebeziumParser:
             raise UsageError(f"DebeziumParser: {error}") from None
         if unknown := modes.keys() - set(TypeModes.__struct_fields__):
             raise UsageError(f"DebeziumParser has no option {', '.join(sorted(unknown))}")
+        # The placeholder has another form for each type, so all forms are compared with the raw bytes of a
+        # value.
         forms = unchanged_forms(unavailable_value_placeholder)
         self._placeholders = frozenset(map(msgspec.json.encode, forms))
         self._tables: dict[Any, _Columns] = {}
@@ -132,6 +134,7 @@ class DebeziumParser:
         Raises:
             ValueError: not a record of Debezium, or a value that does not have the type of its column.
         """
+        # A tombstone follows a delete, which was parsed before.
         if value is None:
             return []
         try:
@@ -152,6 +155,7 @@ class DebeziumParser:
     def _events(
         self,
         op: Op,
+        # A message has a prefix as its key, and no columns.
         columns: _Columns,
         raw_key: _Raws | None,
         envelope: _Envelope,
@@ -164,12 +168,14 @@ class DebeziumParser:
         )
         before = None if envelope.before is None else columns.image(envelope.before)
         after = None if envelope.after is None else columns.image(envelope.after)
+        # Binary records have null for a column that was not sent, and a header that names it.
         if UNAVAILABLE_HEADER in headers:
             absent = _decode_absent(headers[UNAVAILABLE_HEADER])
             before, after = (
                 image and {name: value for name, value in image.items() if name not in absent.get(which, ())}
                 for which, image in (("before", before), ("after", after))
             )
+        # The create that follows has the old key too, and becomes the update.
         if self._join and "__debezium.newkey" in headers and op is Op.DELETE:
             return []
         if self._join and "__debezium.oldkey" in headers and op is Op.CREATE:
@@ -190,6 +196,7 @@ class DebeziumParser:
 
     def _message(self, message: _Message, schema: msgspec.Raw | None) -> Message:
         raw = message.content
+        # An empty content may come as null.
         if bytes(raw) == b"null":
             return Message(message.prefix or "", b"")
         parse = content_parser(_content_schema(schema), self._modes.binary_handling_mode)
@@ -208,6 +215,7 @@ class DebeziumParser:
             return _Columns(NO_COLUMNS, {}, self._placeholders)
         keys = () if raw_key is None else tuple(raw_key)
         about: Any = None
+        # Without a schema the set of columns is the only sign of a change of the table.
         if self._given is None:
             shown = (*(envelope.before or ()), *(envelope.after or ()))
             about = (bytes(schema), keys) if schema is not None else (shown, keys)
@@ -224,6 +232,7 @@ class DebeziumParser:
         self, schema: msgspec.Raw | None, keys: tuple[str, ...], envelope: _Envelope
     ) -> _Columns:
         if self._given is not None:
+            # The Spanner connector sends decimals and dates as texts, also with the default modes.
             as_spanner = self._exact and envelope.source.get("connector") == "spanner"
             types = {
                 column.name: column_mapping(column.type, self._modes, as_spanner).schema
@@ -261,6 +270,7 @@ class _Columns:
     def image(self, raws: _Raws) -> Image:
         """Return an image; a column that holds the placeholder was not sent."""
         image: Image = {}
+        # Compared before they are parsed: most values are neither null nor a placeholder.
         for name, raw in raws.items():
             text = bytes(raw)
             if text == b"null":
@@ -272,6 +282,7 @@ class _Columns:
     def _parsed(self, name: str, raw: msgspec.Raw) -> Any:
         try:
             return self._parsers.get(name, msgspec.json.decode)(raw)
+        # The error of a parser may show the value.
         except (ValueError, ArithmeticError, TypeError, KeyError):
             raise ValueError(
                 f"column {name}: the value does not have the form of its type in Debezium JSON"
@@ -308,6 +319,7 @@ def event_from_source(
     message: Message | None = None,
 ) -> ChangeEvent:
     """Return an event with the source, version and transaction of a `source` block."""
+    # The most exact unit first; older connectors have milliseconds only.
     timestamp = (
         block.get("ts_ns")
         or (block.get("ts_us") or 0) * 1_000

@@ -36,6 +36,7 @@ class TransactionRecord(msgspec.Struct, frozen=True):
 
 def blocks_of(event: ChangeEvent, place: TransactionPlace) -> Iterator[dict[str, Any]]:
     """Yield the blocks `transaction` of the records of an event."""
+    # An update of the key becomes two records, and each one counts in the transaction.
     for number in count(1):
         # The connector does not count the messages of an application as one collection.
         order = 1 if event.op is Op.MESSAGE else place.table_records + number
@@ -74,6 +75,7 @@ def _transaction_id(event: ChangeEvent) -> str:
 def _milliseconds(event: ChangeEvent) -> int:
     transaction = event.transaction
     committed = transaction.committed if transaction is not None else None
+    # The time of the commit, also where the event has the time of its statement.
     return (event.timestamp if committed is None else committed) // 1_000_000
 
 

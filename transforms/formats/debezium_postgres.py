@@ -64,6 +64,8 @@ def postgres_mapping(
 ) -> Mapping | None:
     """Return how a column of this type is shown; None if `exact` and the connector leaves it out."""
     native = type_.native
+    # An array has the rule of its element. The connector has no rule for some arrays and leaves their columns
+    # out.
     if type_.element is not None:
         element = postgres_mapping(type_.element, modes, as_json, exact, nested)
         if element is None or (exact and type_.element.native in _NO_ARRAYS):
@@ -75,9 +77,11 @@ def postgres_mapping(
     if make is not None:
         return make(type_, modes, as_json)
     if native in _NAMED_TEXT:
+        # These types have no Python value here; their text is passed on under the name that Debezium gives it.
         return Mapping({"type": "string", "name": _NAMED_TEXT[native], "version": 1})
     match type_.kind:
         case Kind.TIMESTAMP:
+            # PostgreSQL's default precision. The connector always writes as many digits as the column declares.
             digits = 6 if type_.scale is None else type_.scale
             schema = {"type": "string", "name": "io.debezium.time.ZonedTimestamp", "version": 1}
             return Mapping(schema, lambda value: zoned_timestamp(value, digits))
@@ -92,6 +96,7 @@ def postgres_mapping(
             "cid",
         ):
             return None
+        # The connector reads no value for the type `name`; a record of it has null.
         if native == "name":
             return Mapping({"type": "string"}, lambda value: None)
         if make_exact := _EXACT.get(type_.kind):
@@ -111,8 +116,10 @@ _NO_ARRAYS = frozenset(("interval", "money", "xml", "name", "point"))
 
 def _bits(type_: ColumnType, modes: TypeModes, as_json: bool) -> Mapping:
     found = _LENGTH.search(type_.native)
+    # bit(1) is a boolean in Debezium, whatever its use.
     if found and found[1] == "1":
         return Mapping({"type": "boolean"}, lambda text: text == "1")
+    # bit varying without a length: Debezium declares the largest Java integer.
     length = found[1] if found else "2147483647"
     schema = {
         "type": "bytes",
@@ -125,6 +132,7 @@ def _bits(type_: ColumnType, modes: TypeModes, as_json: bool) -> Mapping:
 
 def _bit_bytes(text: str) -> bytes:
     number = int(text or "0", 2)
+    # As Java's `BitSet.toByteArray`.
     return number.to_bytes((number.bit_length() + 7) // 8, "little")
 
 
@@ -138,6 +146,7 @@ def _money(type_: ColumnType, modes: TypeModes, as_json: bool) -> Mapping:
 
 def _amount(text: str) -> Decimal:
     """Read the text of a money value in any locale: its last two digits are the fraction."""
+    # The locale decides the separators and the currency, so only digits and the sign are looked at.
     digits = "".join(re.findall(r"\d", text))
     number = Decimal(int(digits)).scaleb(-_MONEY_SCALE, EXACT)
     return -number if "-" in text or "(" in text else number
@@ -180,8 +189,10 @@ def _time_in_utc(text: str) -> str:
     if found is None:
         raise ValueError("a time without its time zone")
     sign, hours, minutes, seconds = found.groups()
+    # An offset of PostgreSQL may have seconds: historic time zones do.
     offset = (int(hours) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)) * NANOS
     local = text_values.time(text[: found.start()])
+    # Times wrap at midnight: the day is not part of the value.
     return time_text((local - offset if sign == "+" else local + offset) % _DAY) + "Z"
 
 
@@ -205,6 +216,7 @@ def _pairs(text: str) -> dict[str, str | None]:
     pairs: dict[str, str | None] = {}
     at = 0
     while at < len(text):
+        # Matched one pair after the other: values contain commas and arrows inside of quotes.
         found = _PAIR.match(text, at)
         if found is None:
             raise ValueError("not the text of an hstore")
@@ -230,6 +242,7 @@ _MAPPINGS: dict[str, Callable[[ColumnType, TypeModes, bool], Mapping]] = {
 # Values that the connector cannot represent are converted as the connector converts them. Only `debezium_exact` uses
 # these rules.
 
+# The days that the connector writes for infinite dates, recorded from its engine.
 _INFINITE_DAYS = {math.inf: -2147472692, -math.inf: -2147472691}
 
 
@@ -243,6 +256,7 @@ def _exact_decimal(shown: Mapping, modes: TypeModes) -> Mapping:
 
     def exact(value: Decimal) -> Any:
         if value.is_finite():
+            # The connector strips trailing zeros where the column declares no scale.
             return convert(without_trailing_zeros(value) if has_own_scale else value)
         if not as_text:
             return None
@@ -261,6 +275,7 @@ def _exact_time(shown: Mapping, modes: TypeModes) -> Mapping:
     convert = shown.convert
     if convert is None or modes.time_precision_mode != "isostring":
         return shown
+    # 24:00:00 is a time in PostgreSQL. Java's LocalTime has no such time and starts again at 0.
     return Mapping(shown.schema, lambda value: convert(value % _DAY))
 
 
@@ -271,6 +286,7 @@ def _exact_timestamp(shown: Mapping, modes: TypeModes) -> Mapping:
     return Mapping(shown.schema, lambda value: _INFINITE_MOMENTS.get(value) or convert(value))
 
 
+# The texts that the connector writes for infinite timestamps, recorded from its engine.
 _INFINITE_MOMENTS = {math.inf: "+294247-01-10T04:00:25.2Z", -math.inf: "-290308-12-21T19:59:27.6Z"}
 
 _EXACT: dict[Kind, Callable[[Mapping, TypeModes], Mapping]] = {
@@ -283,6 +299,7 @@ _EXACT: dict[Kind, Callable[[Mapping, TypeModes], Mapping]] = {
 
 # Defaults.
 
+# A function call, with or without a schema and parentheses.
 _FUNCTION = re.compile(r"\(*[\w.]+\(")
 _LITERAL = re.compile(r"'((?:[^']|'')*)'")
 _STATED: dict[Kind, Callable[[str], Any]] = {
@@ -322,11 +339,13 @@ def default_value(column: Column, shown: Mapping) -> Any:
     The connector does not run expressions: the default of a function call is a zero of the type.
     """
     expression, type_ = column.default, column.type
+    # The connector states no default for domains and citext. Enums have a name too, and may have a default.
     if expression is None or (type_.name and type_.kind is not Kind.ENUM) or type_.native == "citext":
         return NO_DEFAULT
     try:
         value = _python_value(expression, type_, shown)
         return value if value is NO_DEFAULT or shown.convert is None else shown.convert(value)
+    # A default that cannot be read is left out of the schema: it is no reason to fail an event.
     except (ValueError, ArithmeticError, IndexError):
         return NO_DEFAULT
 
@@ -339,10 +358,12 @@ def _python_value(expression: str, type_: ColumnType, shown: Mapping) -> Any:
     if kind not in _STATED or shown.schema["type"] == "struct":
         return NO_DEFAULT
     is_function = _FUNCTION.match(expression) is not None
+    # `CURRENT_TIMESTAMP` and its like are no calls in their text, but not literals either.
     if is_function or (literal is None and kind in _TEMPORAL):
         if kind is Kind.DECIMAL:
             return Decimal(0).scaleb(-(type_.scale or 0))
         return 0 if kind in _TEMPORAL else _OF_A_FUNCTION.get(kind, NO_DEFAULT)
+    # A literal has quotes and a cast (`'x'::text`); a number has neither.
     text = literal[1].replace("''", "'") if literal else expression.strip("()")
     if kind is Kind.BOOL:
         return text in ("t", "true")
@@ -418,6 +439,7 @@ def unchanged_value(type_: ColumnType, schema: Schema, placeholder: str, missing
 
 def unchanged_forms(placeholder: str) -> list[Any]:
     """Return the values of `unchanged_value` for all types, as JSON has them."""
+    # JSON shows bytes as base64, so one placeholder has several texts.
     pairs = {placeholder: placeholder}
     texts = [placeholder, b64encode(placeholder.encode()).decode()]
     arrays = [[text] for text in (*texts, str(_named_uuid(placeholder)))]
@@ -432,6 +454,7 @@ def _unchanged_array(items: Schema, placeholder: str, missing: Any) -> Any:
         return [placeholder]
     if kind == "bytes" and not name:
         return [placeholder.encode()]
+    # An array of numbers holds the bytes of the placeholder as numbers: that is what the connector does.
     if kind in ("int16", "int32", "int64") and name in ("", "io.debezium.time.Date", _CONNECT_DATE):
         return list(placeholder.encode())
     return missing

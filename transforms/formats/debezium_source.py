@@ -143,6 +143,7 @@ def _names(struct: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
 def source_schema(system: str) -> dict[str, Any]:
     """Return the Connect schema of the block of a system."""
     block, name = _SCHEMAS.get(system, (TableSource, f"io.penstock.{system}.Source"))
+    # The schema is derived from the class, so both cannot differ.
     hints = get_type_hints(block)
     fields = [_field(field.encode_name, hints[field.name]) for field in msgspec.structs.fields(block)]
     return {

@@ -56,6 +56,7 @@ class Options(msgspec.Struct, frozen=True):
 
 def _names(source: Source, server: str, *, as_json: bool) -> tuple[str, str, str]:
     """Return the topic of a table, the name of its envelope's schema, and the prefix of its key's and row's schemas."""
+    # A system without schemas has two parts.
     parts = [part for part in (server, source.schema, source.table) if part]
     topic = ".".join(_UNSAFE_IN_TOPIC.sub("_", part) for part in parts)
     # Names in Avro and Protobuf allow fewer characters than names of Kafka's topics.
@@ -94,6 +95,7 @@ class DebeziumTable:
         self._names = tuple(values)
         self._left_out = frozenset(schema.names) - set(values)
         self._absent = {name: self._absent_value(each.schema) for name, each in values.items()}
+        # Replaced for PostgreSQL, whose old row may consist of the key only.
         self._absent_before = self._absent
         self._defaults: tuple[tuple[str, Any], ...] = ()
         if self._as_postgres:
@@ -157,6 +159,7 @@ class DebeziumTable:
     def _mapping(self, column: Column, converter: Converter) -> Mapping | None:
         modes, as_json = self._options.modes, converter.as_json
         without_schema = as_json and not converter.embeds_schema
+        # JSON without a schema can hold nested arrays; with a schema the inner array has no type.
         nested: Nested = "null" if self._exact else "kept" if without_schema else "refused"
         if not self._as_postgres:
             return column_mapping(column.type, modes, self._as_spanner, as_json, nested)
@@ -207,6 +210,8 @@ class DebeziumTable:
         """Return the encoded key, or None for a table without a primary key."""
         if key is None:
             return None
+        # A JSON null needs no check. A binary schema declares the field required, and the encoder would name no
+        # remedy.
         if self._required_keys and None in key.values():
             self._refuse_null(key)
         return self._encode_key(self._shown_key(key) if self._key_converters else key)

@@ -45,6 +45,8 @@ def placed_events(format: DebeziumFormat, events: Sequence[ChangeEvent]) -> list
         ValueError: there is no event.
     """
     placed = []
+    # Counted over records instead of events: a skipped operation has no record, and a change of the key has
+    # two.
     counts: Counter[str] = Counter()
     for event in events:
         table = table_name(event.source)
@@ -94,6 +96,7 @@ def parse_transaction_record(value: bytes) -> TransactionRecord:
 def _begin(events: Sequence[ChangeEvent]) -> ChangeEvent:
     if not events:
         raise ValueError("a transaction without events has no metadata records")
+    # One before the first event, and one after the last: the version orders all records of a transaction.
     return _boundary(events[0], -1, TransactionPlace(0, 0, "BEGIN"))
 
 
@@ -108,6 +111,7 @@ def _boundary(event: ChangeEvent, step: int, place: TransactionPlace) -> ChangeE
         Source(source.system, source.server, source.database, "", TRANSACTIONS, source.stream),
         Op.MESSAGE,
         event.timestamp,
+        # The key and the images are empty: BEGIN and END are no rows.
         None,
         None,
         None,

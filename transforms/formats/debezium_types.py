@@ -50,9 +50,11 @@ _INTEGERS = {
     Kind.INT16: "int16",
     Kind.INT32: "int32",
     Kind.INT64: "int64",
+    # One size larger each: Connect has no unsigned integers.
     Kind.UINT8: "int16",
     Kind.UINT16: "int32",
     Kind.UINT32: "int64",
+    # No larger type exists. Values beyond 63 bits raise, see `int64`.
     Kind.UINT64: "int64",
 }
 
@@ -138,6 +140,7 @@ def mapping(
             return Mapping(_named("string", "io.debezium.data.Uuid"))
         case Kind.ENUM:
             return Mapping(_named("string", "io.debezium.data.Enum"))
+    # Types of extensions and other systems keep the text of their source.
     return Mapping({"type": "string"})
 
 
@@ -148,12 +151,14 @@ def field_schema(column: Column, type_schema: Schema, *, optional: bool | None =
     A column of the key is optional only if the source says that it may be NULL.
     """
     schema = dict(type_schema)
+    # A key is never NULL unless the source says so: Spanner allows it, PostgreSQL does not.
     nullable = column.nullable is True or (column.nullable is None and column.key_position is None)
     return {**ordered_schema(schema, nullable if optional is None else optional), "field": column.name}
 
 
 def ordered_schema(schema: Schema, optional: bool) -> Schema:
     """Return a schema with `optional` where JsonConverter writes it: after the type and its parts."""
+    # In the order of JsonConverter, so that records with schemas are equal byte by byte.
     names = ("type", "fields", "items", "keys", "values")
     parts: Schema = {name: schema[name] for name in names if name in schema}
     return {**parts, "optional": optional, **schema}
@@ -175,6 +180,7 @@ def _decimal(type_: ColumnType, mode: str, as_json: bool) -> Mapping:
         return Mapping({"type": "string"}, plain_decimal)
     if mode == "double":
         return Mapping({"type": "double"}, (lambda value: json_float(float(value))) if as_json else float)
+    # PostgreSQL's numeric without a precision: each value has its own scale, so the scale travels with it.
     if type_.scale is None:
         struct = _named("struct", "io.debezium.data.VariableScaleDecimal", doc="Variable scaled decimal")
         struct["fields"] = [
@@ -184,6 +190,7 @@ def _decimal(type_: ColumnType, mode: str, as_json: bool) -> Mapping:
         return Mapping(struct, _variable_scale)
     scale = type_.scale
     parameters = {"scale": str(scale)}
+    # A parameter of Confluent's converters, which Avro's decimal needs.
     if type_.precision is not None:
         parameters["connect.decimal.precision"] = str(type_.precision)
     schema = _named("bytes", "org.apache.kafka.connect.data.Decimal", parameters=parameters)
@@ -197,6 +204,7 @@ def plain_decimal(value: Decimal) -> str:
 
 def _variable_scale(value: Decimal) -> dict[str, Any]:
     exponent = value.as_tuple().exponent
+    # A Decimal with a positive exponent has zeros before the point, which a scale of 0 shows.
     scale = max(0, -exponent) if isinstance(exponent, int) else 0
     return {"scale": scale, "value": unscaled(scale)(value)}
 
@@ -250,6 +258,7 @@ def _date(mode: str) -> Mapping:
 
 
 def _days(value: float) -> int:
+    # The schema of the column is int32, so the largest numbers stand for the infinities.
     if value - value == 0:
         return int(value)
     return INFINITE_DAY if value > 0 else -INFINITE_DAY - 1
@@ -270,6 +279,7 @@ def _time(type_: ColumnType, mode: str) -> Mapping:
         )
     if mode == "nanoseconds":
         return Mapping(_named("int64", "io.debezium.time.NanoTime"))
+    # Milliseconds are exact for up to three digits.
     if mode == "adaptive" and _digits(type_) <= 3:
         return Mapping(_named("int32", "io.debezium.time.Time"), lambda value: value // 1_000_000)
     return Mapping(_named("int64", "io.debezium.time.MicroTime"), lambda value: value // 1_000)
@@ -296,6 +306,7 @@ def _local_timestamp(type_: ColumnType, mode: str, bounded: bool) -> Mapping:
 
 def _in_units(nanoseconds: int, bounded: bool) -> Convert:
     def convert(value: float) -> int:
+        # Infinities are floats, and their difference is NaN.
         if value - value == 0:
             units = int(value // nanoseconds)
             return int64(units, _OTHER_PRECISION) if bounded else units
@@ -418,6 +429,7 @@ def _struct(type_: ColumnType, modes: TypeModes, as_json: bool, nested: Nested, 
     def convert(value: dict[str, Any]) -> dict[str, Any]:
         shown = {}
         for name, each in value.items():
+            # A field of a newer schema than the plan's passes unchanged.
             rule = inner[name].convert if name in inner else None
             shown[name] = each if each is None or rule is None else rule(each)
         return shown

@@ -66,11 +66,13 @@ def column_type(schema: Schema) -> ColumnType:
     if name == "io.debezium.data.VariableScaleDecimal":
         return ColumnType(Kind.DECIMAL, name)
     if name in _NAMED:
+        # The digits say how exact the value is, which the name of the type fixes.
         found, digits, _ = _NAMED[name]
         return ColumnType(found, name, scale=digits)
     if kind == "struct":
         fields = tuple(Field(field["field"], column_type(field)) for field in schema["fields"])
         return ColumnType(Kind.STRUCT, fields=fields)
+    # A schema of another connector may have types that are not listed here.
     return ColumnType(_PLAIN.get(kind, Kind.OTHER), name or kind)
 
 
@@ -81,6 +83,7 @@ def value_parser(schema: Schema, type_: ColumnType, binary_handling_mode: str = 
         element = value_parser(schema["items"], type_.element or ColumnType(Kind.OTHER), binary_handling_mode)
 
         def parse_array(raw: Any) -> list[Any]:
+            # The element has no schema of its own, so nesting is seen by the first byte of the value.
             # Arrays of arrays have the schema of their elements.
             return [
                 _unless_null(each, parse_array if bytes(each)[:1] == b"[" else element)
@@ -99,8 +102,10 @@ def value_parser(schema: Schema, type_: ColumnType, binary_handling_mode: str = 
         return _struct_parser(schema, type_, binary_handling_mode)
     if kind == "string":
         if type_.kind in (Kind.BYTES, Kind.PROTO):
+            # The mode of the connector cannot be read from the record.
             return _BINARY[binary_handling_mode]
         return _FROM_TEXT.get(type_.kind, _as_text)
+    # A double has no decimal in it: the shortest text that gives the same double is the value that was meant.
     if type_.kind is Kind.DECIMAL:  # decimal_handling_mode=double
         return lambda raw: Decimal(str(_as_number_or_text(raw)))
     return _FROM_PLAIN.get(kind, msgspec.json.decode)
@@ -125,6 +130,7 @@ def _struct_parser(schema: Schema, type_: ColumnType, binary_handling_mode: str)
 
 
 def _unless_null(raw: Any, parse: Parse) -> Any:
+    # Compared as bytes: a parser of the type would reject null.
     return None if bytes(raw) == b"null" else parse(raw)
 
 
@@ -133,6 +139,7 @@ def _float(raw: Any) -> float:
 
 
 def _float32(raw: Any) -> float:
+    # A float of 32 bits was written with the digits of a double; the shortest digits are the original.
     return shortest(_float(raw))
 
 
@@ -147,6 +154,7 @@ def _variable_scale(raw: Any) -> Decimal:
 
 def _days(raw: Any) -> float:
     days = _as_int(raw)
+    # The way back from `debezium_types._days`.
     if days == INFINITE_DAY:
         return float("inf")
     return float("-inf") if days == -INFINITE_DAY - 1 else days
@@ -188,6 +196,7 @@ def content_parser(schema: Schema | None, binary_handling_mode: str) -> Parse:
     """
     if schema is not None and schema["type"] == "bytes":
         return _FROM_PLAIN["bytes"]
+    # "bytes" is base64 in JSON. `_BINARY` is for columns, where a text is no base64 in this mode.
     return _FROM_PLAIN["bytes"] if binary_handling_mode == "bytes" else _BINARY[binary_handling_mode]
 
 
