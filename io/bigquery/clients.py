@@ -31,6 +31,7 @@ def rest_client(target: BigQueryTarget) -> bigquery.Client:
     """Return a client of tables and queries."""
     if target.endpoint is None:
         return bigquery.Client(project=target.project, credentials=target.login.load())
+    # An emulator has no TLS and no accounts.
     options = ClientOptions(api_endpoint=target.endpoint)
     return bigquery.Client(project=target.project, credentials=AnonymousCredentials(), client_options=options)
 
@@ -54,6 +55,7 @@ def classified_errors(target: str) -> Iterator[None]:
         raise TargetUnavailableError(f"{target}: {error}") from error
     except exceptions.GoogleAPICallError as error:
         raise classify_error(codes_of(error), error.message, target) from error
+    # `requests` is below the REST client, whose own retries are switched off (see `warehouse`).
     except requests.exceptions.RequestException as error:
         raise TargetUnavailableError(f"{target}: {error}") from error
 
@@ -75,6 +77,7 @@ _BY_HTTP = {
 
 def codes_of(error: exceptions.GoogleAPICallError) -> tuple[str, ...]:
     """Return the names of the codes of an error, of gRPC or REST."""
+    # gRPC's status is the more exact one: several statuses share one code of HTTP.
     status: Any = error.grpc_status_code
     if status is not None:
         return (str(status.name),)
@@ -82,4 +85,5 @@ def codes_of(error: exceptions.GoogleAPICallError) -> tuple[str, ...]:
     # Quotas are 403 in REST, as missing rights are.
     if reasons & {"rateLimitExceeded", "quotaExceeded", "backendError", "jobRateLimitExceeded"}:
         return ("RESOURCE_EXHAUSTED",)
+    # A code that is not listed counts as UNKNOWN, which is retried: it may be a proxy's.
     return (_BY_HTTP.get(error.code or 0, "UNKNOWN"),)

@@ -57,6 +57,8 @@ COMMITTED_AT = "_penstock_committed_at"
 KEY_COLUMNS = 16
 """The most columns of a primary key."""
 
+# The names that BigQuery allows without its flexible column names, which the Storage Write API would need
+# encoded.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}", re.ASCII)
 _RESERVED = (
     "_TABLE_",
@@ -81,6 +83,7 @@ class Field:
     mode: str = "NULLABLE"
 
 
+# Kinds that are not listed become STRING.
 _TYPES = {
     Kind.BOOL: "BOOL",
     Kind.UINT64: "NUMERIC",
@@ -102,6 +105,7 @@ def field_of(name: str, type_: ColumnType) -> Field:
     """Return the column of BigQuery for a column of the source."""
     if type_.kind is Kind.ARRAY:
         element = type_.element or ColumnType(Kind.OTHER)
+        # REPEATED cannot be nested, and a STRUCT would have to declare its fields.
         if element.kind in (Kind.ARRAY, Kind.STRUCT):
             return Field(name, "JSON")
         return Field(name, _scalar(element), "REPEATED")
@@ -117,10 +121,12 @@ def _scalar(type_: ColumnType) -> str:
 
 
 def _decimal(type_: ColumnType) -> str:
+    # PostgreSQL's numeric without limits has more digits than any number of BigQuery.
     if type_.precision is None:
         return "STRING"
     scale = type_.scale or 0
     whole = type_.precision - scale
+    # NUMERIC has 29 digits before the point and 9 after it; BIGNUMERIC has 38 and 38.
     if 0 <= scale <= 9 and whole <= 29:
         return "NUMERIC"
     return "BIGNUMERIC" if 0 <= scale <= 38 and whole <= 38 else "STRING"
@@ -153,6 +159,7 @@ def known_type(field: Field, source: ColumnType) -> ColumnType:
     holds = same_mode and (field.type == wanted.type or (wanted.type, field.type) in _WIDER)
     if holds:
         return source
+    # A type that this version does not know can still be written as text.
     known = _KNOWN.get(field.type, ColumnType(Kind.STRING, field.type))
     return ColumnType(Kind.ARRAY, element=known) if field.mode == "REPEATED" else known
 
@@ -161,6 +168,7 @@ def bad_name(names: Iterable[str]) -> str | None:
     """Return why columns with these names cannot be in one table, or None."""
     seen: set[str] = set()
     for name in names:
+        # BigQuery compares names of columns without case.
         if not _NAME.fullmatch(name) or name.upper().startswith(_RESERVED):
             return (
                 f"column {name!r} has a name that BigQuery or the Storage Write API does not take: rename it with "
@@ -196,6 +204,7 @@ def converter(column: Column, nanoseconds: Nanoseconds) -> Convert:
     The function raises ValueError for a value that BigQuery cannot hold. The text shows no value.
     """
     in_key = column.key_position is not None
+    # A key that is cut could equal another key, and two rows would become one.
     convert = _of_type(column.name, column.type, nanoseconds == "truncate" and not in_key)
 
     def named(value: Any) -> Any:
@@ -209,6 +218,7 @@ def converter(column: Column, nanoseconds: Nanoseconds) -> Convert:
 
 
 def _of_type(name: str, type_: ColumnType, truncate: bool) -> Convert:
+    # The message of another class may show the value.
     kind = type_.kind
     if kind is Kind.ARRAY:
         element = type_.element or ColumnType(Kind.OTHER)
@@ -217,6 +227,7 @@ def _of_type(name: str, type_: ColumnType, truncate: bool) -> Convert:
     if kind in (Kind.ARRAY, Kind.STRUCT):
         return _json_of(name, type_)
     if kind is Kind.DECIMAL:
+        # Without limits the column is STRING, which holds NaN and infinities too.
         return _any_decimal if _decimal(type_) == "STRING" else _finite_decimal
     made = _CONVERTERS.get(kind)
     return _same if made is None else made(truncate)
@@ -228,8 +239,10 @@ def _same(value: Any) -> Any:
 
 def _array(convert: Convert) -> Convert:
     def converted(values: list[Any]) -> list[Any]:
+        # BigQuery has no NULL in an array. Leaving it out would change the positions of the other elements.
         if any(each is None for each in values):
             raise ValueError("an array with NULL inside, which BigQuery does not have")
+        # PostgreSQL does not declare dimensions, so only the value shows them.
         if any(isinstance(each, list) for each in values):
             raise ValueError("an array of more than one dimension, which BigQuery does not have")
         return [convert(each) for each in values]
@@ -241,6 +254,7 @@ def _json_of(name: str, type_: ColumnType) -> Convert:
     schema = TableSchema((Column(name, type_),))
 
     def text(value: Any) -> str:
+        # The function for whole images, so that values in JSON look the same in every sink.
         whole = image_json(schema, {name: value})
         return str(msgspec.json.decode(whole or "", type=dict[str, msgspec.Raw])[name], "utf-8")
 
@@ -255,6 +269,7 @@ def _finite_decimal(value: Decimal | int) -> str:
     number = Decimal(value)
     if not number.is_finite():
         raise ValueError("NaN or an infinity, which NUMERIC and BIGNUMERIC do not have")
+    # `str` would write an exponent, which NUMERIC does not take.
     return format(number, "f")
 
 
@@ -265,6 +280,7 @@ _MICROS_PER_DAY = 86_400_000_000
 
 def _date(_: bool) -> Convert:
     def days(value: int | float) -> int:
+        # Only infinities are floats.
         if isinstance(value, float) or not _YEAR_1 <= value < _YEAR_10000:
             raise ValueError("a date outside of the years 1 to 9999")
         return value

@@ -81,9 +81,11 @@ def classify_append(codes: tuple[str, ...], message: str, target: str, *, with_o
 
     `with_offset`: the request named an offset, so it was for a stream of the sink.
     """
+    # Offsets first: their codes come together with a general status.
     if any(code in _EXISTS for code in codes):
         return OffsetExistsError(message)
     if any(code in _GAP for code in codes):
+        # A gap cannot close: rows that the ledger has acknowledged are no longer in the stream.
         return BigQueryTargetError(
             f"{target}: a write stream has fewer rows than the sink's ledger says. The table penstock_ledger or the "
             "log was restored from an older copy. Restore both from the same moment; or start with a new checkpoint "
@@ -99,7 +101,9 @@ def classify_append(codes: tuple[str, ...], message: str, target: str, *, with_o
 
 def classify_error(codes: tuple[str, ...], message: str, target: str) -> ServiceError:
     """Return the exception for an error that does not concern a row."""
+    # Later lines of a message are details of the request, which may show values.
     said = message.strip().partition("\n")[0]
+    # An answer without any code is no answer of BigQuery.
     if not codes or any(code in _RETRYABLE for code in codes):
         return TargetUnavailableError(f"{target}: {'/'.join(codes)}: {said}")
     for code in codes:

@@ -70,6 +70,7 @@ def log_row(event: ChangeEvent, writer: str, epoch: int, index: int) -> dict[str
         "committed_at": event.timestamp // 1000,
         "transaction_id": None if event.transaction is None else event.transaction.id,
         "source": _encode(names).decode(),
+        # With nanoseconds: in a log no digit is lost, because JSON is text.
         "key": image_json(schema, event.key, nanoseconds=True),
         "before": image_json(schema, event.before, nanoseconds=True),
         "after": image_json(schema, event.after, nanoseconds=True),

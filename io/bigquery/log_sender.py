@@ -102,6 +102,8 @@ class LogSender:
 
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         """Append the batch; see `Sender.send`."""
+        # The hint saves a query for each batch. It is used while the server accepts the offsets that follow
+        # from it.
         known = self._entries.get(delivery.writer)
         if known is not None:
             with suppress(_OutdatedError):
@@ -122,9 +124,11 @@ class LogSender:
 
     def _read(self, writer: str) -> _Entries:
         found = self._warehouse.read_ledger(writer)
+        # The entry of a table may be older than the last delivery: a batch need not have rows of every table.
         last = max((row.entry for row in found), key=_epoch, default=None)
         refused = {
             each
+            # Entries of one delivery carry the same refusals, so the newest ones are enough for a repeat.
             for row in found
             if last is not None and row.epoch == last.epoch
             for each in msgspec.json.decode(row.refused, type=list[Refusal])
@@ -142,11 +146,13 @@ class LogSender:
             end = _TableWrite(
                 self, delivery, table, of_table, entries.places.get(table), fresh, refused
             ).run()
+            # A table whose rows were all refused has no confirmed offset.
             if end is not None:
                 written[table] = end
         sent = tuple(refused[index] for index in sorted(refused))
         if written:
             self._write_ledger(delivery, written, sent)
+        # Only after the ledger has it: a crash before makes the next sender read the ledger.
         entries.last, entries.refused = delivery.position, sent
         entries.places.update(written)
         return Sent(sent)
@@ -185,11 +191,13 @@ class LogSender:
     def follow(self, delivery: Delivery, table: str, stream: str, before: Callable[[], int]) -> Successor:
         """Return the stream that follows `stream`, and choose it if none was."""
         writer = delivery.writer
+        # Asked before a stream is created: streams count against a quota.
         found = self._warehouse.successor(writer, table, stream)
         if found is not None:
             return found
         candidate = Successor(self._api.create_stream(table), delivery.epoch, before())
         chosen = self._warehouse.choose_successor(writer, table, stream, candidate)
+        # Another process has chosen first. Its choice holds, because its rows may already be there.
         if chosen.stream != candidate.stream:
             self._api.finalize(candidate.stream)
         return chosen
@@ -200,6 +208,7 @@ class LogSender:
         layout = layout_of(LEDGER_FIELDS)
         text = msgspec.json.encode(refused).decode()
         now = int(self._clock() * 1e6)
+        # One time for all rows of the request.
         rows = [
             layout.encode(
                 {
@@ -251,12 +260,17 @@ class _TableWrite:
                 sender.append(self.table, place.stream, part, offset)
                 pending, offset, confirmed = pending[len(part) :], offset + len(part), True
             except RowsRefusedError as error:
+                # The rows are all or none, so the others are sent again without the refused ones.
                 for number, reason in error.reasons.items():
                     sender.refuse(self.refused, part[number].event_index, reason)
                 pending = [row for row in pending if row.event_index not in self.refused]
             except OffsetExistsError:
+                # The known offset may be old. Only an entry that was read for this batch proves a
+                # contradiction.
                 self._require_fresh()
                 pending, number = self._missing(place)
+                # The table has no more rows than the offset says, and still the offset exists: rows of another
+                # batch are there.
                 if place.offset + number - place.before <= offset:
                     raise _OutdatedError(self.table) from None
                 offset, confirmed = place.offset + number - place.before, True
@@ -264,6 +278,7 @@ class _TableWrite:
                 self._require_fresh()
                 place = self._next_place(place)
                 pending, number = self._missing(place)
+                # Without a row of the batch nothing has confirmed that the stream is still the chosen one.
                 offset, confirmed = place.offset + number - place.before, number > 0
         return (place.stream, offset) if confirmed else None
 
@@ -286,6 +301,7 @@ class _TableWrite:
 
     def _missing(self, place: _Place) -> tuple[list[EncodedRow], int]:
         """Return the rows that the table lacks, and how many rows of the batch it has."""
+        # Rows of this batch only: its columns say which writer and epoch a row came with.
         present = self.sender.present(self.table, self.delivery)
         if not present:
             return [row for row in self.rows if row.event_index not in self.refused], 0

@@ -28,6 +28,7 @@ def rows_of_event(event: ChangeEvent, target: BigQueryTarget) -> list[Written]:
         fields = tuple(field for field in LOG_FIELDS if field.name not in _OF_A_BATCH)
         row = {key: value for key, value in log_row(event, "", 0, 0).items() if key not in _OF_A_BATCH}
         return [_shown(name, row, fields)]
+    # A message or a change of the schema is no row of a replica.
     if not changes_row(event):
         return []
     if reason := bad_key(event.schema) or bad_name(event.schema.names):
@@ -38,6 +39,7 @@ def rows_of_event(event: ChangeEvent, target: BigQueryTarget) -> list[Written]:
         Field(CHANGE_TYPE, "STRING"),
         Field(CHANGE_SEQUENCE_NUMBER, "STRING"),
     )
+    # The pseudo-columns belong to the request and not to the table.
     table = ReplicaTable(event.schema, fields[:-2], target)
     return [_shown(name, row, fields) for row in table.changes(event)]
 

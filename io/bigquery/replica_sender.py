@@ -55,6 +55,7 @@ class ReplicaSender:
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         """Send the changes; see `Sender.send`. A batch that comes again is sent again, and refuses the same rows."""
         refused: dict[int, Refusal] = {}
+        # First the tables, then the rows: the layout of a row depends on the columns that the table has.
         for name, schema in self._schemas(events).items():
             self._prepare(name, schema)
         rows: dict[str, list[EncodedRow]] = {}
@@ -82,10 +83,12 @@ class ReplicaSender:
             if event.key and event.source.system != "bigtable":
                 name = self._target.table_of(event.source)
                 self._sources.check(name, event.source)
+                # Events of one batch may have several schemas, and the table needs the columns of all.
                 found[name] = merged_schema(found.get(name, NO_COLUMNS), event.schema)
         return found
 
     def _prepare(self, name: str, schema: TableSchema) -> None:
+        # A column that an earlier batch brought stays: its rows still have it.
         known = self._tables.get(name)
         merged = merged_schema(NO_COLUMNS if known is None else known.schema, schema)
         if known is None or merged != known.schema:
@@ -170,9 +173,11 @@ class ReplicaTable:
         """
         key, number = event.key or {}, sequence_number(event.version)
         if event.op is Op.DELETE:
+            # A DELETE of BigQuery needs the key only.
             return [self.delete(event, key, number)]
         old_key = changed_key(event)
         upsert = self.upsert(event, number)
+        # Both rows have the same sequence number. They have different keys, so the numbers are never compared.
         return [upsert] if old_key is None else [self.delete(event, old_key, number), upsert]
 
     def upsert(self, event: ChangeEvent, number: str) -> Row:
@@ -182,7 +187,9 @@ class ReplicaTable:
             NotReplicableError: the event does not have the whole row.
         """
         after = event.after or {}
+        # Columns that the event's own schema does not have become NULL: the merged schema may have more.
         missing = [name for name in self._data if name not in after and name in event.schema.names]
+        # A CREATE has every column that the source knows. Absent ones are NULL.
         if missing and event.op is not Op.CREATE:
             raise NotReplicableError(
                 f"table {event.source.table}: the source did not send column {missing[0]}, and an UPSERT of BigQuery "
@@ -199,6 +206,7 @@ class ReplicaTable:
         row: Row = {
             name: convert(values[name])
             for name, convert in self._converters.items()
+            # An absent field is NULL.
             if values.get(name) is not None
         }
         if self._writes_time:

@@ -37,6 +37,7 @@ class RowLayout:
     def __init__(self, fields: Iterable[Field]) -> None:
         self.fields = tuple(fields)
         self.descriptor = descriptor_pb2.DescriptorProto(name="Row")
+        # Numbers of fields count from 1 in protocol buffers.
         for number, field in enumerate(self.fields, 1):
             self.descriptor.field.add(
                 name=field.name,
@@ -64,6 +65,7 @@ class RowLayout:
         except (ValueError, TypeError):
             # The message of protobuf shows the value.
             raise ValueError("a value does not fit the type of its column") from None
+        # Checked here, because the service would refuse the whole request and name no row.
         if len(content) > REQUEST_BYTES:
             raise ValueError("the row is larger than a request of BigQuery may be (10 MB)")
         return content
@@ -87,6 +89,7 @@ def fitting(rows: Sequence[EncodedRow]) -> list[EncodedRow]:
     return part
 
 
+# Layouts are compared by identity: a connection is kept while the layout is the same object.
 @lru_cache(maxsize=1024)
 def layout_of(fields: tuple[Field, ...]) -> RowLayout:
     """Return the layout of a table, made once."""

@@ -43,6 +43,7 @@ def sequence_number(version: Version) -> str:
 def _transaction(text: str) -> int:
     if not text:
         return 0
+    # Plus one, so that a real transaction sorts after a row of a snapshot, which has 0.
     return int(text) + 1 if _is_number(text) else 1
 
 

@@ -57,6 +57,7 @@ class BigQueryWarehouse:
 
     def replica(self, table: str, schema: TableSchema) -> tuple[Field, ...]:
         with classified_errors(self._target.name):
+            # Asked each time: only the target knows its columns, which a person may have changed.
             found = self._table(table)
             if found is None:
                 found = self._create_replica(table, schema)
@@ -75,6 +76,7 @@ class BigQueryWarehouse:
         self.create_bookkeeping()
         rows = self._query(
             "SELECT table_name, generation, epoch, driver, stream, next_offset, refused FROM ("
+            # Entries are only appended, so the newest one of each table counts.
             "SELECT *, ROW_NUMBER() OVER (PARTITION BY table_name ORDER BY epoch DESC) AS place "
             f"FROM `{self._dataset}.{LEDGER}` WHERE writer = @writer) WHERE place = 1",
             writer=writer,
@@ -157,6 +159,7 @@ class BigQueryWarehouse:
                 self._require_create(name)
             table = bigquery.Table(f"{self._dataset}.{name}", [_schema_field(each) for each in fields])
             table.clustering_fields = list(clustered)
+            # Another process may create it at the same moment.
             self._client.create_table(table, exists_ok=True, **_ONCE)
 
     def _create_replica(self, name: str, schema: TableSchema) -> bigquery.Table:
@@ -167,6 +170,7 @@ class BigQueryWarehouse:
         ]
         table = bigquery.Table(f"{self._dataset}.{name}", [_schema_field(each) for each in fields])
         key = [column.name for column in schema.key_columns]
+        # BigQuery does not enforce keys. It needs them to merge changes.
         table.table_constraints = TableConstraints(primary_key=PrimaryKey(columns=key), foreign_keys=None)
         # BigQuery merges changes by key. Clustering by the key makes the merges cheaper; it takes four columns.
         table.clustering_fields = key[:4]
@@ -199,6 +203,7 @@ class BigQueryWarehouse:
             )
 
     def _alter(self, table: bigquery.Table, change: SchemaChange) -> tuple[Field, ...]:
+        # IF NOT EXISTS: several workers may alter the table at the same moment.
         changes = [f"ADD COLUMN IF NOT EXISTS {_ddl(field_of(c.name, c.type))}" for c in change.added]
         for column in change.widened:
             wanted = field_of(column.name, column.type)

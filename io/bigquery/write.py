@@ -99,8 +99,10 @@ class WriteToBigQuery(SendAfterCommit):
         check_choice("mode", mode, get_args(Mode))
         check_choice("schema_changes", schema_changes, get_args(Policy))
         check_choice("nanoseconds", nanoseconds, get_args(Nanoseconds))
+        # The documented limit is 24 hours.
         if not isinstance(max_staleness_seconds, int) or not 0 <= max_staleness_seconds <= 86_400:
             raise UsageError(f"max_staleness_seconds must be 0 to 86400, got {max_staleness_seconds!r}.")
+        # With one of the two, rows would go to the emulator and the ledger to Google, or the other way round.
         if (endpoint is None) is not (write_endpoint is None):
             raise UsageError("endpoint and write_endpoint belong together: an emulator has both.")
         check_placeholders("table", table, SOURCE_NAMES)

@@ -36,6 +36,8 @@ class BigQueryWriteApi:
         with classified_errors(self._target.name):
             stream = self._client.create_write_stream(
                 parent=self._path(table),
+                # COMMITTED: rows are visible when they are acknowledged. PENDING would need another commit for
+                # each batch.
                 write_stream=types.WriteStream(type_=types.WriteStream.Type.COMMITTED),
                 timeout=_ANSWER_SECONDS,
             )
@@ -49,6 +51,7 @@ class BigQueryWriteApi:
         try:
             response = self._connection(name, layout).append(rows_of_request, offset)
         except grpc.RpcError as error:
+            # After an error the state of the call is not known, so the next append opens a new one.
             self._disconnect(name)
             raise classify_append(
                 (error.code().name,), error.details() or "", self._target.name, with_offset=offset is not None
@@ -56,6 +59,7 @@ class BigQueryWriteApi:
         if response.row_errors:
             raise RowsRefusedError({row.index: _reason(row) for row in response.row_errors})
         if response.error.code:
+            # The details name the cause; the status of gRPC is its general class.
             codes = (*_storage_codes(response.error), _STATUS[response.error.code])
             raise classify_append(
                 codes, response.error.message, self._target.name, with_offset=offset is not None
@@ -82,12 +86,14 @@ class BigQueryWriteApi:
 
     def _connection(self, name: str, layout: RowLayout) -> _Connection:
         known = self._connections.get(name)
+        # The schema belongs to the connection: a table that was altered needs a new one.
         if known is None or known.layout is not layout:
             self._disconnect(name)
             known = self._connections[name] = _Connection(self._client, name, layout)
         return known
 
     def _disconnect(self, name: str) -> None:
+        # The entry is removed first, so a failing close leaves no broken connection behind.
         known = self._connections.pop(name, None)
         if known is not None:
             known.close()

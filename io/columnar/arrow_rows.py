@@ -26,6 +26,7 @@ _KINDS = {
 
 def arrow_schema(schema: TableSchema) -> pa.Schema:
     """Return the Arrow schema of plain columns."""
+    # Delta's timestamps have microseconds, and so have Iceberg's up to table version 2.
     return pa.schema([pa.field(column.name, arrow_type(column.type, "us")) for column in schema])
 
 
@@ -69,6 +70,7 @@ def column_type_of(type_: pa.DataType) -> ColumnType:
     """Return the plain column type of an Arrow type."""
     if type_ in _KINDS:
         return ColumnType(_KINDS[type_])
+    # Arrow has one type for both; the zone tells them apart.
     if pa.types.is_timestamp(type_):
         return ColumnType(Kind.LOCAL_TIMESTAMP if type_.tz is None else Kind.TIMESTAMP)
     if pa.types.is_decimal(type_):
@@ -80,5 +82,6 @@ def column_type_of(type_: pa.DataType) -> ColumnType:
             Kind.STRUCT, fields=tuple(Field(field.name, column_type_of(field.type)) for field in type_)
         )
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        # Strings, and types that no sink of Penstock creates.
         return ColumnType(Kind.BYTES)
     return ColumnType(Kind.STRING)

@@ -76,12 +76,15 @@ class AvroRows:
 
     def content(self, blocks: Iterable[RecordBlock]) -> Iterator[bytes]:
         """Yield the whole file."""
+        # Imported here, so that the module can be loaded without the extra.
         import fastavro
 
+        # Kept, because the schema of the file comes before the rows, and needs all of them.
         kept = list(blocks)
         schema = schema_of_blocks(kept)
         rows = (avro_row(event, schema) for block in kept for event in events_of(block))
         buffer = io.BytesIO()
+        # Avro's own name of no compression.
         codec = "null" if self.compression == "none" else self.compression
         fastavro.writer(buffer, _parsed(schema), rows, codec=codec)
         yield buffer.getvalue()
@@ -104,8 +107,10 @@ def avro_schema(schema: TableSchema) -> dict[str, Any]:
         {"name": "op", "type": "string"},
         {"name": "timestamp", "type": {"type": "long", "logicalType": "timestamp-micros"}},
     ]
+    # A table without a key has no record for it: Avro does not allow one without fields.
     for name, columns in (("key", plain.key_columns), ("before", plain.columns), ("after", plain.columns)):
         if columns:
+            # Every image may be absent, and null must come first, because it is the default.
             fields.append({"name": name, "type": ["null", _record(name, columns)], "default": None})
     fields.append({"name": "metadata", "type": _METADATA})
     return {"type": "record", "name": "Change", "namespace": "penstock", "fields": fields}
@@ -128,6 +133,7 @@ def avro_row(event: ChangeEvent, schema: TableSchema) -> dict[str, Any]:
 
 def avro_name(name: str) -> str:
     """Return a name that Avro allows."""
+    # Avro allows no digit at the start.
     return re.sub(r"^(?=[0-9])", "_", re.sub(r"[^A-Za-z0-9_]", "_", name)) or "_"
 
 
@@ -139,6 +145,8 @@ def _parsed(schema: TableSchema) -> Any:
 
 
 def _record(name: str, columns: Iterable[Column]) -> dict[str, Any]:
+    # The path makes the name unique: Avro does not allow two records of one name, and all three images have the
+    # same columns.
     fields = [_field(f"{name}_{avro_name(column.name)}", column.name, column.type) for column in columns]
     names = [field["name"] for field in fields]
     if twice := sorted({each for each in names if names.count(each) > 1}):
@@ -148,6 +156,7 @@ def _record(name: str, columns: Iterable[Column]) -> dict[str, Any]:
 
 def _field(path: str, original: str, type_: ColumnType) -> dict[str, Any]:
     name = avro_name(original)
+    # Nullable, because a later schema may make it so, and readers resolve by name.
     field = {"name": name, "type": ["null", _type(path, type_)], "default": None}
     return field if name == original else {**field, "penstock.name": original}
 
@@ -198,6 +207,7 @@ def _value(type_: ColumnType) -> Callable[[Any], Any] | None:
 
 
 def _microseconds(nanoseconds: int) -> int:
+    # Rounding would change a key without an error.
     microseconds, rest = divmod(nanoseconds, 1000)
     if rest:
         raise ValueError("a timestamp has nanoseconds, which Avro's timestamp-micros cannot hold")

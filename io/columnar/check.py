@@ -73,9 +73,11 @@ class _CheckFn(beam.DoFn):
         timestamp: Any = beam.DoFn.TimestampParam,
         window: Any = beam.DoFn.WindowParam,
     ) -> Iterable[Any]:
+        # A batch is already a group.
         if isinstance(event, ElementBatch):
             return self._check_batch(event)
         self._pending.append(WindowedValue(event, timestamp, (window,)))
+        # The memory of the pending events is what matters, so their large values are counted.
         self._bytes += _size(event.before) + _size(event.after)
         if len(self._pending) >= TOGETHER or self._bytes >= TOGETHER_BYTES:
             return self.finish_bundle()
@@ -83,6 +85,7 @@ class _CheckFn(beam.DoFn):
 
     def finish_bundle(self) -> Iterator[Any]:
         some, self._pending, self._bytes = self._pending, [], 0
+        # Nearly always all fit. Only a group with a misfit is checked one by one.
         if not unfit([each.value for each in some], self._mode):
             yield from some
             return
@@ -94,6 +97,7 @@ class _CheckFn(beam.DoFn):
         if not unfit(batch.elements, self._mode):
             yield batch.windowed()
             return
+        # The batch keeps its order; only the events that do not fit leave it.
         fitting = ElementBatch([], [])
         for event, time_us in zip(batch.elements, batch.times_us, strict=True):
             if reason := unfit([event], self._mode):
@@ -120,11 +124,13 @@ def unfit(events: list[ChangeEvent], mode: Mode = "log") -> str:
     """Return why a target of rows can never hold some events; "" if it can hold all."""
     from penstock.event.change_rows import check_images
 
+    # A check builds columns, so events of one schema are checked together.
     by_schema: dict[Any, list[ChangeEvent]] = {}
     for event in events:
         by_schema.setdefault(event.schema, []).append(event)
     try:
         for schema, group in by_schema.items():
+            # A log needs no key.
             if mode != "log":
                 for event in group:
                     if event.op not in _WITHOUT_ROW:

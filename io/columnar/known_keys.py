@@ -39,6 +39,7 @@ class KnownKeys:
     def has_any(self, hashes: Hashes) -> bool:
         """Return whether one of these keys may be known."""
         for run in self._runs:
+            # The last index stands for keys beyond the end, which then do not match.
             places = np.minimum(np.searchsorted(run, hashes), len(run) - 1)
             if bool((run[places] == hashes).any()):
                 return True
@@ -47,6 +48,7 @@ class KnownKeys:
 
 def hashes_of(keys: Iterable[str]) -> Hashes:
     """Return the hashes of the texts of keys. They are of this process only."""
+    # Python salts the hash of texts per process, which is fine: the driver keeps them in memory only.
     return np.fromiter(map(hash, keys), np.int64)
 
 
@@ -78,10 +80,12 @@ class SnapshotKeys:
         tombstones included, in parts. It is called only if the epoch has rows of a snapshot, and the keys of this
         version are not known.
         """
+        # The rows of the snapshot have ended, so their memory is freed.
         if not any(event.op is Op.READ for event in events):
             self._tables.pop(name, None)
             return False
         table = self._tables.get(name)
+        # Another writer may have added rows, so the keys of this version are read.
         if table is None or table.version != version:
             table = self._tables[name] = _Table(version, KnownKeys(), hashes_of(()))
             for part in read_keys():
@@ -92,6 +96,7 @@ class SnapshotKeys:
 
     def committed(self, name: str, version: Hashable) -> None:
         """Note that the epoch for which `are_new` was asked last was committed as this version of the table."""
+        # The table is missing if the epoch had no rows of a snapshot.
         table = self._tables.get(name)
         if table is not None:
             table.version = version
@@ -99,5 +104,6 @@ class SnapshotKeys:
 
 
 def _keys_of(event: ChangeEvent) -> list[str]:
+    # A change of a key touches the old key too.
     old_key = changed_key(event)
     return [key_text(key) for key in (event.key, old_key) if key]

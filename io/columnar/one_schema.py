@@ -31,7 +31,9 @@ def with_one_schema(name: str, table: TableEvents, held: TableSchema, policy: Po
     Raises:
         SchemaChangedError: the types of a column have no common one.
     """
+    # `dict.fromkeys` keeps the order of the events: the first schema decides where nothing else does.
     schemas = dict.fromkeys(event.schema for event in table.events if event.schema.columns)
+    # Nothing to decide. With *ignore* the one schema may still differ from the table's.
     if len(schemas) < 2 and policy != "ignore":
         return table
     known = {column.name: column.type for column in held}
@@ -65,6 +67,7 @@ def one_schema(
         others = set()
         for column in schema:
             before = joined.get(column.name)
+            # Only this policy keeps the column of the table; the others alter it or fail.
             known = target.get(column.name) if policy == "ignore" else None
             if known is not None and wider_type(known, plain_type(column.type)) is None:
                 unlike = known
@@ -76,6 +79,7 @@ def one_schema(
                 continue
             else:
                 unlike = before.type
+            # Rows are found by their key, so a column of the key cannot be left out.
             if policy != "ignore" or column.key_position:
                 raise SchemaChangedError(f"{changed_type(table, column, unlike)}: {_remedy(column)}")
             others.add(column.name)
@@ -90,6 +94,7 @@ def _remedy(column: Column) -> str:
 
 
 def _adapted(event: ChangeEvent, joined: TableSchema, left_out: frozenset[str] | None) -> ChangeEvent:
+    # Most events already have the final schema, and are not copied.
     if left_out is None or (not left_out and event.schema == joined):
         return event
 
@@ -103,6 +108,7 @@ def _adapted(event: ChangeEvent, joined: TableSchema, left_out: frozenset[str] |
     )
 
 
+# Once per process and text: each epoch would repeat it.
 @cache
 def _warn_once(text: str) -> None:
     logger.warning("%s", text)

@@ -39,12 +39,14 @@ class ParquetRows:
         from penstock.event.change_rows import change_row_schema, change_rows
 
         kept = list(blocks)
+        # Parquet needs the whole schema before the first row group.
         schema = schema_of_blocks(kept)
         buffer = io.BytesIO()
         # Microseconds, because Spark refuses nanoseconds, and BigQuery rounds them.
         options: dict[str, Any] = {"compression": self.compression, "coerce_timestamps": "us"}
         with pyarrow.parquet.ParquetWriter(buffer, change_row_schema(schema), **options) as writer:
             for block in kept:
+                # One row group per block bounds the memory that a reader needs.
                 writer.write_table(change_rows(list(events_of(block)), schema))
         yield buffer.getvalue()
 
@@ -67,6 +69,8 @@ def schema_of_blocks(blocks: Iterable[RecordBlock]) -> TableSchema:
     schema = TableSchema(())
     for block in blocks:
         for event in events_of(block):
+            # Compared by identity: events of one table share the object, and comparing columns would cost more
+            # than the merge.
             if event.schema is not schema:
                 schema = merged_schema(schema, event.schema)
     return schema

@@ -23,6 +23,7 @@ def rows_of_event(event: ChangeEvent, table: str, mode: Mode) -> list[Written]:
     if mode == "log":
         log = change_rows([event], event.schema)
         return [{"table": table, "row": row, "types": _types(log)} for row in _python_rows(log)]
+    # Messages and changes of the schema do nothing in a table.
     if changes_no_row(event):
         return []
     if event.op is Op.TRUNCATE:
@@ -31,6 +32,7 @@ def rows_of_event(event: ChangeEvent, table: str, mode: Mode) -> list[Written]:
         (changes,) = fold([event]).values()
         rows, schema = current_rows(changes, _nothing, None), changes.schema
     else:
+        # There is no table to read, so every load is empty.
         history = History(_nothing, list, _nothing)
         rows = history.add([event])
         schema = history.schema
@@ -52,6 +54,7 @@ def _python_rows(rows: pa.Table) -> list[dict[str, Any]]:
     except (ValueError, OverflowError):
         # Python's dates end with the year 9999, Arrow's dates do not.
         found = rows.cast(pa.schema([_as_number(field) for field in rows.schema])).to_pylist()
+    # As numbers, the values are still exact.
     return found
 
 

@@ -68,12 +68,15 @@ def publish_tables_of_epoch(
         try:
             publish(table)
         except PenstockError as error:
+            # An error that may pass ends the epoch at once: it is tried again as a whole, and the ledger skips
+            # what is written.
             if error.retryable:
                 raise
             failed.append((table.source, error))
     if not failed:
         return
     (source, first), *others = failed
+    # Only errors with a remedy in the parameters are explained further.
     if not isinstance(first, SchemaChangedError | UnwritableError | UsageError):
         raise first
     text = f"{source.qualified_table}: {str(first).rstrip('.')}. All other tables of the epoch are written"
@@ -91,7 +94,9 @@ def publish_tables_of_epoch(
 def image_columns(held: TableSchema, mode: Mode) -> TableSchema:
     """Return the columns of rows of the source, from the columns of a table in a mode."""
     if mode != "log":
+        # The sink's own columns begin with its prefix.
         return TableSchema(tuple(column for column in held if not column.name.startswith(PREFIX)))
+    # In a log, the columns of the source are the fields of the images.
     images = next((column for column in held if column.name == "after"), None)
     return TableSchema(tuple(Column(each.name, each.type) for each in images.type.fields) if images else ())
 
@@ -104,6 +109,7 @@ def table_for(name: str, source: Source, given: dict[str, Source]) -> str:
     """
     table = name.format(table=source.table, schema=source.schema, database=source.database)
     other = given.setdefault(table, source)
+    # Only schema and table are compared: one table may get the changes of several databases.
     if other != source and (other.schema, other.table) != (source.schema, source.table):
         raise UsageError(
             f"events of {other.schema}.{other.table} and of {source.schema}.{source.table} would go to one table, "
@@ -126,6 +132,7 @@ def schema_change(
     missing = [
         column.name for column in wanted if column.name.startswith(PREFIX) and column.name not in known
     ]
+    # Without its columns the sink cannot compare versions.
     if missing:
         raise UsageError(
             f"table {table} exists and has no columns {', '.join(missing)}: it was not made by this sink in this "
@@ -155,6 +162,7 @@ def log_columns(
     `target` are the columns of the table, `wanted` the columns of the events. Errors: see `schema_change`.
     """
     after, change = schema_change(table, image_columns(target, "log"), plain_schema(wanted), policy)
+    # Values are written in the types that the table has after the change.
     types = {column.name: column.type for column in after}
     written = [column for column in wanted if column.name not in change.ignored]
     return TableSchema(

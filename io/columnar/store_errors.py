@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+# A page of HTML from a proxy is no help in a log.
 _LONGEST = 400
 
 _ADVICE = (
@@ -33,13 +34,16 @@ _ADVICE = (
 )
 # A bucket may have any name, also "no-such-bucket".
 _NAMES = re.compile(r"\w+://\S+|'[^']*'")
+# Addresses of the services that give credentials to machines in AWS and Google Cloud.
 _WITHOUT_CREDENTIALS = re.compile(r"169\.254\.169\.254|metadata\.google\.internal", re.IGNORECASE)
 
 
 def advice_for(text: str) -> str | None:
     """Return what a person must correct, from the text of an error; None if asking again may help."""
+    # The machine's service for credentials may only be slow.
     if _WITHOUT_CREDENTIALS.search(text):
         return None
+    # Quoted names and URLs are cut out, because they may contain the words of the patterns.
     said = _NAMES.sub("", text)
     return next((advice for pattern, advice in _ADVICE if re.search(pattern, said, re.IGNORECASE)), None)
 
@@ -49,6 +53,7 @@ def one_line(text: str) -> str:
 
     A service for the credentials of machines that does not answer means that no other credentials were found.
     """
+    # delta-rs prints arrows and colours of Rust's error reports.
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text).replace("↳", ":")
     plain = " ".join(plain.split()).replace(" :", ":")
     if _WITHOUT_CREDENTIALS.search(plain):

@@ -49,6 +49,7 @@ _HISTORY_COLUMNS = (*_ROW_COLUMNS, Column(VALID_TO, _TIME), Column(ENDED_BY, _TE
 TOMBSTONE_SECONDS = 7 * 86_400.0
 """How long tombstones stay, unless the user says otherwise."""
 
+# A hundredth: with tombstones of a week the table is read for it about every 100 minutes.
 _FORGET_PART = 100
 """Tombstones are removed whenever the newest change is this part of their age further, because that reads the table."""
 
@@ -81,11 +82,13 @@ def current_rows(
     """
     to_plain = plain_images(changes.schema)
     keys = changes.keys_to_read()
+    # Where the writer compares versions (MERGE of Delta), a row is loaded only for values that were not sent.
     if guarded is not None:
         partial = {id_: each for id_, each in changes.rows.items() if _takes_values(each, guarded)}
         keys = replace(changes, rows=partial).keys_to_read()
     by_text = {key_text(key): (id_, key) for id_, key in keys.items()}
     stored = load(list(by_text)) if keys else []
+    # Only rows that a change names are loaded, so a table of any size costs the memory of one epoch.
     current = {}
     for row in stored:
         id_, key = by_text[row[KEY]]
@@ -109,11 +112,13 @@ def forget_before(newest: int, last: int | None, tombstone_seconds: float) -> in
     `newest` is the timestamp of the newest change of the epoch. All times are in nanoseconds since the epoch.
     """
     age = int(tombstone_seconds * 1_000_000_000)
+    # Tombstones younger than this may still be needed: a late change would create the row again.
     due = newest - age
     return due if due > 0 and (last is None or due - last >= age // _FORGET_PART) else None
 
 
 def _takes_values(change: RowChange, columns: frozenset[str]) -> bool:
+    # `base` is the row that the change takes values from. A change with all columns needs none.
     return change.base is not None and bool(columns - change.values.keys() - change.key.keys())
 
 
@@ -179,16 +184,20 @@ class History:
         Raises:
             NotReplicableError: an event has no primary key.
         """
+        # Filtered once, because two passes over the events follow.
         events = [event for event in events if event.op not in (Op.MESSAGE, Op.SCHEMA)]
         for event in events:
             self.schema = merged_schema(self.schema, event.schema)
+        # One read for all keys of the epoch.
         self._remember(self.load(sorted({key_text(key) for event in events for key in _keys(event)})))
         late = []
         for event in events:
+            # A TRUNCATE ends every row that is valid, also rows that this epoch does not name.
             if event.op is Op.TRUNCATE:
                 self._remember(self.load_open())
                 for row in list(self._last.values()):
                     self._end(row, event, deleted=True)
+            # A late change needs all versions of its row, and such changes are rare, so they are read only now.
             elif not self._add(event):
                 late.append(event)
         if late:
@@ -202,17 +211,22 @@ class History:
         key, old_key = event.key or {}, changed_key(event)
         places = [key_text(each) for each in ([key] if old_key is None else [key, old_key])]
         known = [self._last.get(each) for each in places]
+        # An equal version is a repeat. It goes the way of late changes too, which finds the version and does
+        # nothing.
         if any(row is not None and row.newest >= event.version for row in known):
             return False
+        # The old key is the last: a change of the key takes its values from there.
         last = known[-1]
         valid = last if last is not None and last.ended_by is None else None
         gone = event.op is Op.DELETE or old_key is not None
         if valid is not None:
             self._end(valid, event, deleted=gone)
+        # The row is unknown here, but a later change that is older than this deletion must not become valid.
         elif gone:
             gone_key = key if old_key is None else old_key
             self._write(_deletion(places[-1], gone_key, event, event.version, event.timestamp))
         if event.op is not Op.DELETE:
+            # The new key had a row that was not deleted before: it ends where the moved row begins.
             if old_key is not None and known[0] is not None:
                 self._end(known[0], event, deleted=False)
             self._write(_version(places[0], event, valid))
@@ -228,13 +242,16 @@ class History:
             return
         text = key_text(key)
         versions = self._versions.get(text, [])
+        # The version is written already: this is a repeat.
         if any(row.version == event.version for row in versions):
             return
         before = self._valid_at(text, event)
         row = _version(text, event, before if old_key is None else base)
+        # The late version takes over the end of the version that it divides.
         if before is not None:
             row.ended_at, row.ended_by, row.deleted = before.ended_at, before.ended_by, before.deleted
             self._cut(before, event, deleted=False)
+        # Nothing was valid at that time, so the version ends where the next one begins.
         elif after := next((each for each in versions if each.version > event.version), None):
             row.ended_at, row.ended_by, row.deleted = after.timestamp, after.version, after.is_deletion
         self._write(row)
@@ -249,9 +266,11 @@ class History:
         if before is not None:
             later = replace(before)
             self._cut(before, event, deleted=True)
+            # The later deletion still has to end what comes between.
             if later.ended_by is not None and later.ended_at is not None and later.deleted:
                 self._write(_deletion(text, key, event, later.ended_by, later.ended_at))
             return later
+        # A repeated deletion finds that its version has ended the row.
         if not any(row.ended_by == event.version for row in self._versions.get(text, ())):
             self._write(_deletion(text, key, event, event.version, event.timestamp))
         return None
@@ -259,6 +278,7 @@ class History:
     def _valid_at(self, text: str, event: ChangeEvent) -> _Row | None:
         """Return the version that is valid when a late change comes."""
         older = (row for row in reversed(self._versions.get(text, ())) if row.version < event.version)
+        # `ended_by` is exclusive: at that version the next one begins.
         row = next(older, None)
         return None if row is None or (row.ended_by is not None and row.ended_by <= event.version) else row
 
@@ -267,6 +287,7 @@ class History:
         self._written[row.text, row.version] = row
 
     def _end(self, row: _Row, event: ChangeEvent, *, deleted: bool) -> None:
+        # A TRUNCATE meets rows that are newer: they stay.
         if row.ended_by is None and row.version < event.version:
             row.ended_at, row.ended_by, row.deleted = event.timestamp, event.version, deleted
             self._written[row.text, row.version] = row
@@ -282,6 +303,7 @@ class History:
 
     def _load_versions(self, texts: list[str]) -> None:
         found = {(each[KEY], each[VERSION]): _row_of(each) for each in self.load_versions(texts)}
+        # Versions of this epoch replace what was loaded: the table does not have them yet.
         for row in self._written.values():
             if row.text in texts:
                 found[row.text, encode_version(row.version)] = row
@@ -292,6 +314,7 @@ class History:
     def _remember(self, stored: Iterable[StoredRow]) -> None:
         for each in stored:
             row, known = _row_of(each), self._last.get(each[KEY])
+            # A row may be loaded twice, as a valid one and as a deletion; the newer one counts.
             if known is None or known.newest < row.newest:
                 self._last[each[KEY]] = row
 
@@ -323,6 +346,7 @@ def _row_of(stored: StoredRow) -> _Row:
 def _version(text: str, event: ChangeEvent, valid: _Row | None) -> _Row:
     """Return the version that an event makes of its row; `valid` has the values of columns that were not sent."""
     plain = plain_images(event.schema)(event.after) or {}
+    # A CREATE has all of its columns; columns that it does not send are NULL and not the old values.
     values = plain if valid is None or event.op is Op.CREATE else valid.values | plain
     return _Row(text, event.version, values, event.timestamp)
 

@@ -39,6 +39,7 @@ class WriteCheckedRows(beam.PTransform):
         the sink has had this many since the checkpoint was created.
         """
         check_limit(max_dead_letters)
+        # As Beam's `with_exception_handling`: the transform itself stays as it is.
         changed = copy.copy(self)
         changed._divides, changed._max_dead_letters = True, max_dead_letters
         return changed
@@ -62,6 +63,7 @@ class WriteCheckedRows(beam.PTransform):
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
         check = CheckRows(self._target, self._rows_mode, divides=self._divides)
         if not self._divides:
+            # `always` is False where the write itself finds such a row before the commit.
             return (events | check if self._always else events) | self._write_label >> self._write
         fitting, refused = events | check
         if self._max_dead_letters is not None:

@@ -21,8 +21,10 @@ class DeltaTargetError(ServiceError):
 
 def classify_error(text: str, uri: str, *, is_delta_error: bool) -> ServiceError | None:
     """Return the exception that an error of a store means; None if it is no error of a store."""
+    # A person must act, so a repeat would only delay the message.
     if advice := advice_for(text):
         return DeltaTargetError(f"the storage of {uri}: {advice} (delta-rs said: {one_line(text)})")
+    # Mistakes in a request are our own, so the caller raises the original error.
     if is_delta_error and not _STORE_ERROR.search(text):
         return None
     return TargetUnavailableError(f"the storage of {uri}: {one_line(text)}")

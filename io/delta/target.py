@@ -95,6 +95,7 @@ class DeltaTarget:
             TargetUnavailableError: the storage does not answer.
             DeltaTargetError: it denies access, there is no such bucket, or the folder cannot be made.
         """
+        # A local folder can be checked before delta-rs is asked.
         folder = self.uri.removeprefix("file://")
         if "://" not in folder:
             above = folder.partition("{")[0]
@@ -127,13 +128,16 @@ class DeltaTarget:
 
     def _publish(self, uri: str, delivery: EpochDelivery, table: TableEvents) -> None:
         delta = self._open(uri)
+        # Created from the first epoch's columns: no table of a source is known before its first event.
         if delta is None:
             delta = self._create(uri, with_one_schema(uri, table, NO_COLUMNS, self.schema_changes))
+        # Before anything is read: a repeated epoch costs only the open.
         if delivery.is_delivered(_ledger(delta, delivery.writer)):
             return
         held = image_columns(columns_of_arrow(_pyarrow_schema(delta)), self.mode)
         table = with_one_schema(uri, table, held, self.schema_changes)
         before = delta.version()
+        # A log appends always, so it does not need the keys.
         are_new = self.mode != "log" and self._keys.are_new(
             uri, before, table.events, lambda: _read_keys(delta)
         )
@@ -157,6 +161,7 @@ class DeltaTarget:
         from deltalake import DeltaTable
 
         columns = new_table_schema(table.schema, self.mode)
+        # `ignore`: another driver may create it at the same moment.
         DeltaTable.create(uri, columns, mode="ignore", storage_options=dict(self.storage_options))
         return self._open(uri)
 
@@ -168,6 +173,7 @@ def _errors(uri: str) -> Iterator[None]:
 
     try:
         yield
+    # Raised as unavailable, so that the epoch is published again from the new snapshot.
     except CommitFailedError as error:
         raise TargetUnavailableError(f"another writer has committed to {uri}: {error}") from None
     except (DeltaError, OSError) as error:
@@ -201,6 +207,7 @@ class _Commit:
 
         position = self.delivery.position
         entries = [Transaction(self.delivery.writer, position.generation << _EPOCH_BITS | position.epoch)]
+        # A runner without tokens has the position only.
         if position.driver:
             entries.append(Transaction(_driver_of(self.delivery.writer), int(position.driver, 16)))
         if truncated is not None:
@@ -235,6 +242,7 @@ class _Commit:
         held = self.columns()
         after, change = schema_change(self.uri, held, wanted, self.policy)
         if change.widened:
+            # Before the rows, in a commit of its own: delta-rs cannot change a type and append in one commit.
             self.rewrite(arrow_schema(TableSchema(after.columns[: len(held.columns)])))
         return after, change
 
@@ -248,6 +256,7 @@ class _Commit:
     def append(
         self, rows: list[StoredRow], columns: TableSchema, change: SchemaChange, source: Source
     ) -> None:
+        # The cost of a MERGE is the read of the table, which is not needed for new keys.
         """Append rows whose keys the table does not have. Tombstones stay until a commit that merges."""
         from deltalake import write_deltalake
 
@@ -302,6 +311,7 @@ def _merge_current(commit: _Commit, table: TableEvents) -> None:
         if commit.are_new:
             commit.append(rows, after, change, table.source)
             continue
+        # Tombstones are removed with a commit that reads the table anyway.
         forgotten = commit.forget_before(changes.newest)
         properties = commit.properties(changes.truncated, forgotten)
         merge = _merge(commit, rows, after, change, table.source, f"t.{KEY} = s.{KEY}", properties)
@@ -326,6 +336,7 @@ def _removed(changes: TableChanges, forgotten: int | None) -> str:
 
 
 def _merge_history(commit: _Commit, table: TableEvents) -> None:
+    # Rows that are valid, and deletions, which a late change must meet.
     history = History(
         lambda keys: commit.load(f"({VALID_TO} is null or {DELETED}) and {KEY} in", keys),
         lambda: commit.load(f"{VALID_TO} is null"),

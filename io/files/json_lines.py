@@ -13,6 +13,7 @@ from penstock.io.staging.blocks import RecordBlock
 
 LineCompression = Literal["none", "gzip"]
 
+# `allow_nan=False`: NaN is no JSON, and a reader would fail at that line.
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -24,6 +25,7 @@ def json_line(value: Any) -> bytes:
     """
     if isinstance(value, bytes | str):
         line = value if isinstance(value, bytes) else _utf8(value)
+        # A line break would make two records of one, without an error.
         if b"\n" in line or b"\r" in line:
             raise ValueError(
                 "the format function returned text with a line break; return one line, or an object to encode."
@@ -64,6 +66,7 @@ class JsonLines:
         return ".jsonl" if self.compression == "none" else ".jsonl.gz"
 
     def content(self, blocks: Iterable[RecordBlock]) -> Iterator[bytes]:
+        # The payload is already the lines, so it is not decoded again.
         """Yield the lines. Records carry their newline, so they only need to be joined."""
         lines = (block.payload for block in blocks)
         return lines if self.compression == "none" else _gzipped(lines)

@@ -42,11 +42,13 @@ class Layout:
             raise UsageError(f"shards must be 1 or more, got {self.shards!r}.")
 
     def __call__(self, event: ChangeEvent, event_us: int) -> str:
+        # Days are counted from hours, so both use one function for the folder.
         hour = event_hour(event_us) if self.partition_by == "hour" else event_hour(event_us) // 24
         return _bucket(
             self.table_of(event),
             partition_folder(hour, self.partition_by),
             shard_name(shard_of(event, self.shards), self.shards),
+            # The digest is part of the bucket: a file has one schema.
             columns_digest(event.schema),
         )
 
@@ -54,10 +56,12 @@ class Layout:
         """Return the name of the folder of a table, before characters are escaped."""
         if self.table is None:
             source = event.source
+            # An event without a table, such as a message, goes into a folder with the name of its system.
             return ".".join(part for part in (source.schema, source.table) if part) or source.system
         return self.table if isinstance(self.table, str) else self.table(event)
 
 
+# Few buckets have many events, and escaping a name costs more than a look-up.
 @lru_cache(maxsize=4096)
 def _bucket(table: str, partition: str, shard: str, digest: str) -> str:
     return f"{folder_name(table)}/{partition}{shard}-{digest}"
@@ -69,6 +73,7 @@ def partition_folder(number: int, by: Partitions) -> str:
     if by == "none":
         return ""
     found = hour_folder(number if by == "hour" else number * 24)
+    # An hour outside of the years that engines read becomes Hive's NULL.
     date, hour = (NULL_PARTITION, NULL_PARTITION) if found == NO_EVENT_TIME else (found[:10], found[11:13])
     return f"date={date}/hour={hour}/" if by == "hour" else f"date={date}/"
 
@@ -76,5 +81,6 @@ def partition_folder(number: int, by: Partitions) -> str:
 @lru_cache(maxsize=1024)
 def columns_digest(schema: TableSchema) -> str:
     """Return eight digits that differ for different columns."""
+    # `repr` shows every part of a type, and is stable for equal columns.
     columns = [(each.name, repr(each.type), each.key_position) for each in schema]
     return hashlib.blake2b(repr(columns).encode(), digest_size=4).hexdigest()

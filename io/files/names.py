@@ -43,12 +43,14 @@ def hour_folder(hour: int) -> str:
     """Return the folder name of an hour of `event_hour`, for example ``2026-11-21T16``."""
     try:
         return (_EPOCH + timedelta(hours=hour)).isoformat(timespec="hours")[:13]
+    # Beam's smallest timestamp, for example, is before year 1.
     except OverflowError:
         return NO_EVENT_TIME
 
 
 def shard_name(shard: int, shards: int) -> str:
     """Return ``03-of-16``: `shard` counts from 0, and both numbers have as many digits as `shards`."""
+    # Two digits at least, so that up to 100 shards sort as text.
     digits = max(2, len(str(shards)))
     return f"{shard:0{digits}d}-of-{shards:0{digits}d}"
 
@@ -59,15 +61,18 @@ def stable_hash(key: Key) -> int:
     Raises:
         TypeError: the key is, or contains, something other than str, bytes, int, float, bool, None, tuple, list.
     """
+    # Python's own `hash` differs in each process.
     return zlib.crc32(_canonical(key))
 
 
 def _canonical(key: Key) -> bytes:
     """Return bytes that no other key has: a tag for the type, the length, the content."""
     if isinstance(key, str):
+        # A lone surrogate is a possible text in Python.
         return _tagged(b"s", key.encode("utf-8", "surrogatepass"))
     if isinstance(key, bytes):
         return _tagged(b"b", key)
+    # `repr` keeps True and 1 apart, which are equal in Python.
     if key is None or isinstance(key, bool | int | float):
         return _tagged(b"v", repr(key).encode())
     if isinstance(key, tuple | list):
@@ -79,4 +84,5 @@ def _canonical(key: Key) -> bytes:
 
 
 def _tagged(tag: bytes, content: bytes) -> bytes:
+    # With the length in front no two lists of parts give equal bytes.
     return b"%b%d:%b" % (tag, len(content), content)

@@ -79,6 +79,7 @@ class WriteToJsonLines(beam.PTransform):
     ) -> None:
         super().__init__()
         if not isinstance(shards, int) or shards < 1:
+            # Checked at construction: an error in a worker comes minutes later and without the user's line.
             raise ValueError(f"shards must be 1 or more, got {shards!r}.")
         if not callable(table) and not (isinstance(table, str) and table):
             raise TypeError(f"table must be a name or a function of an element, got {table!r}.")
@@ -88,6 +89,7 @@ class WriteToJsonLines(beam.PTransform):
         if key is not None and shard is not None:
             raise ValueError("key and shard both choose the shard: pass one of them.")
         if shards > 1 and key is None and shard is None:
+            # With several shards and no key, records of one key would lose their order.
             raise ValueError(f"{shards} shards need a key function: pass key=, or shards=1.")
         self._store = store_of(output)
         self._lines = _Lines(table, key, shard, format, shards)

@@ -113,6 +113,7 @@ class IcebergTarget:
             IcebergTargetError: it denies access, or is not configured, or the warehouse cannot be made.
         """
         errors: list[Exception] = []
+        # Both are tried, so that a person sees all problems at once.
         for look in (self._check_warehouse, self._check_catalog):
             try:
                 look()
@@ -154,6 +155,7 @@ class IcebergTarget:
 
     def _publish(self, catalog: Any, name: str, delivery: EpochDelivery, table: TableEvents) -> None:
         found = self._open(catalog, name, table)
+        # Before anything is read: a repeated epoch costs only the metadata.
         if delivery.is_delivered(_ledger(found, delivery.writer)):
             return
         held = image_columns(columns_of_arrow(found.schema().as_arrow()), self.mode)
@@ -242,6 +244,7 @@ class _Commit:
     def properties(self, truncated: Version | None, forgotten: int | None) -> dict[str, str]:
         position = self.delivery.position
         entries = {f"penstock.sink.{self.delivery.writer}": ":".join(map(str, position))}
+        # Properties stay when snapshots expire.
         if truncated is not None:
             entries[f"penstock.truncated.{self.delivery.writer}"] = str(truncated.order)
         if forgotten is not None:
@@ -264,12 +267,14 @@ class _Commit:
         with self.table.transaction() as transaction:
             if alters:
                 with transaction.update_schema() as update:
+                    # Columns are matched by name: Iceberg gives them ids, which a file does not know.
                     update.union_by_name(rows.schema)
             if replaced is not None:
                 with warnings.catch_warnings():
                     # pyiceberg warns if all keys are new.
                     warnings.filterwarnings("ignore", "Delete operation did not match", UserWarning)
                     transaction.delete(replaced)
+            # An epoch that only removes rows has nothing to append.
             if rows.num_rows:
                 transaction.append(rows, snapshot_properties={"penstock.epoch": str(self.delivery.epoch)})
             transaction.set_properties(self.properties(truncated, forgotten))
@@ -282,6 +287,7 @@ class _Commit:
 
 def _ledger(table: Any, writer: str) -> LedgerEntry | None:
     """Return the entry of a writer in a table."""
+    # Absent: the sink has not written to this table.
     found = table.metadata.properties.get(f"penstock.sink.{writer}")
     if found is None:
         return None
@@ -350,5 +356,6 @@ def _replace(
     columns, change = schema_change(commit.name, commit.columns(), wanted, commit.policy)
     table = rows_to_arrow(rows, columns, source)
     if commit.are_new:
+        # No row has one of these keys, so there is nothing to replace.
         replaced = None
     commit.write(table, alters=change.alters, replaced=replaced, truncated=truncated, forgotten=forgotten)

@@ -34,6 +34,7 @@ def classify_error(code: str, kind: str, message: str, target: str) -> ServiceEr
     """
     if code in _ADVICE:
         return PubSubTargetError(target + _ADVICE[code])
+    # The remedy depends on the message, which names the limit or the name that is wrong.
     if code == "INVALID_ARGUMENT":
         return PubSubTargetError(f"{target}: {message}")
     return TargetUnavailableError(f"{target}: {kind}")

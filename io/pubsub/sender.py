@@ -40,9 +40,11 @@ class PubSubSender:
 
     def __init__(self, target: PubSubTarget, skip_refused: bool) -> None:
         self._target, self._skip_refused = target, skip_refused
+        # Ordering makes the client send one request of a key at a time.
         options: dict[str, Any] = {
             "publisher_options": PublisherOptions(enable_message_ordering=target.ordering)
         }
+        # The client takes an emulator's address from the environment, and then ignores this option.
         if target.endpoint is not None and "PUBSUB_EMULATOR_HOST" not in os.environ:
             options["client_options"] = {"api_endpoint": target.endpoint}
         with self._errors():
@@ -51,6 +53,7 @@ class PubSubSender:
 
     def check(self) -> None:
         """Look for the topic, if its name does not depend on the event."""
+        # A name with placeholders stands for topics that are not known yet.
         if "{" not in self._target.topic:
             with self._errors():
                 self._topic(self._target.topic)
@@ -61,6 +64,7 @@ class PubSubSender:
         messages: list[tuple[int, Message]] = []
         for index, event in enumerate(events):
             try:
+                # All messages are made first, so a row that the format cannot express leaves nothing published.
                 messages += [(index, each) for each in self._messages(event)]
             except ValueError as error:
                 refused[index] = Refusal(index, str(error))
@@ -83,6 +87,7 @@ class PubSubSender:
 
     def _publish(self, messages: list[tuple[int, Message]]) -> Iterator[tuple[int, str]]:
         """Publish and wait for the answers; yield the events whose messages are refused."""
+        # Futures: the client collects messages into requests, and waiting for each would send them one by one.
         answers: list[Future[str]] = []
         for index, message in messages:
             topic = self._topic(message.topic)
@@ -95,6 +100,7 @@ class PubSubSender:
         failed: Exception | None = None
         for answer in answers:
             try:
+                # The order of answers does not matter, only that each one is there.
                 answer.result(timeout=_ANSWER_SECONDS)
             except Exception as error:
                 # The client refuses later messages of this ordering key. The caller closes a sender that raised.
@@ -106,10 +112,12 @@ class PubSubSender:
         path: str = self._client.topic_path(self._target.project, name)
         if path not in self._known:
             try:
+                # No retry of the client: the sink repeats the batch, and logs it.
                 self._client.get_topic(topic=path, retry=None, timeout=_ANSWER_SECONDS)
             except exceptions.NotFound:
                 if not self._target.create_topics:
                     raise
+                # Another worker has created it.
                 with suppress(exceptions.AlreadyExists):
                     self._client.create_topic(name=path, retry=None, timeout=_ANSWER_SECONDS)
             self._known.add(path)

@@ -59,6 +59,7 @@ def _ordering_key(event: ChangeEvent, record: Formatted) -> str:
     """Return a text of fixed length for the table and key: keys of rows may be longer than the limit."""
     # Messages that belong to no row (TRUNCATE, messages, BEGIN and END) are ordered among themselves, by their topic.
     key = b"" if event.key is None else record.key or b""
+    # A digest: keys of rows may be longer than 1,024 bytes, and may be binary.
     return blake2b(record.topic.encode() + b"\0" + key, digest_size=16).hexdigest()
 
 
@@ -70,6 +71,7 @@ def _text(value: bytes) -> str:
 
 
 def _check(message: Message) -> None:
+    # 100,000 bytes are left for attributes and the rest of the request.
     if len(message.data) > LONGEST_DATA - 100_000:
         raise ValueError(f"the message has {len(message.data)} bytes, and Pub/Sub takes {LONGEST_DATA}")
     if len(message.attributes) > MOST_ATTRIBUTES:

@@ -50,6 +50,7 @@ class SparkRows:
         events = [event for block in blocks for event in events_of(block)]
         table = json_rows(events) if self.images == "json" else _struct_rows(events)
         buffer = io.BytesIO()
+        # Spark reads microseconds only.
         pyarrow.parquet.write_table(table, buffer, compression="zstd", coerce_timestamps="us")
         yield buffer.getvalue()
 
@@ -105,6 +106,7 @@ def _image(event: ChangeEvent, name: str) -> str | None:
 def _struct_rows(events: Sequence[ChangeEvent]) -> Any:
     from penstock.event.change_rows import change_rows
 
+    # Struct columns are one schema for all rows, so tables cannot be mixed.
     tables = sorted({_name(event.source) for event in events})
     if len(tables) > 1:
         raise UsageError(

@@ -46,6 +46,7 @@ class SparkFunctionTarget:
         return rows_of_event(event, event.source.table, "log")
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
+        # Other runners call the function in a worker, where there is no session.
         if current_attempt().generation == 0:
             raise UsageError(
                 "WriteToSpark needs the driver of PySparkRunner: run the pipeline with --runner=PySparkRunner"

@@ -50,9 +50,11 @@ class StagedBatch:
             OutputError: the staged file is gone or was changed.
         """
         if not self.staged:
+            # An empty name means that the batch is in the record.
             return self.content
         # The output of the batch and not the sink's: the pipeline may have been resumed with another one.
         content = store_of(self.output).read(self.staged)
+        # Checked again, although a store keeps checksums: a person may have edited or truncated the file.
         if len(content) != self.length or zlib.crc32(content) != self.crc32:
             raise OutputError(
                 f"the staged file {self.staged} in {self.output} is not what was staged (length or checksum). "
@@ -100,11 +102,13 @@ class StagedEvents:
     _content: bytes | None = field(default=None, init=False)
 
     def __len__(self) -> int:
+        # Without a selection the number is known, and the content need not be read.
         return self.batch.records if self.selection == EVERY_TABLE else sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[ChangeEvent]:
         if self._content is None:
             self._content = self.batch.read()
+        # The position is local, so that two iterations do not disturb each other.
         content, start = self._content, 0
         every = self.selection == EVERY_TABLE
         while start < len(content):

@@ -40,6 +40,7 @@ class RecordBlock:
     @classmethod
     def of(cls, records: Sequence[TimedRecord]) -> Self:
         """Return a block of `records`."""
+        # One pass over the records, and `join` once: the payload of a block has thousands of them.
         times_us, encoded = zip(*records, strict=True)
         return cls(times_us, tuple(map(len, encoded)), b"".join(encoded))
 
@@ -63,6 +64,7 @@ class RecordBlock:
 
 def blocks_of(records: Sequence[TimedRecord]) -> Iterator[RecordBlock]:
     """Yield `records` in blocks of a limited size, so that a large file is not copied as a whole."""
+    # The slices bound what `join` copies at once.
     for start in range(0, len(records), BLOCK_RECORDS):
         yield RecordBlock.of(records[start : start + BLOCK_RECORDS])
 
@@ -72,6 +74,7 @@ def split_at_watermark(
 ) -> tuple[list[TimedRecord], list[TimedRecord]]:
     """Return the records below the watermark by event time, and the others in the order in which they arrived."""
     records = [record for block in blocks for record in block.records()]
+    # `sorted` is stable, which keeps the order of arrival for equal times.
     passed = sorted((record for record in records if record[0] < watermark_us), key=_event_time)
     return passed, [record for record in records if record[0] >= watermark_us]
 

@@ -24,6 +24,7 @@ class _ArrayCoder(VersionedCoder, Generic[Value]):
     """A dataclass of str and int fields as a JSON array, the version first. People can read it in a commit record."""
 
     def encode(self, value: Value) -> bytes:
+        # The version comes first, so a newer release can tell an old array before it looks at the fields.
         fields = (self.versions[-1], *astuple(value))
         # A path of Linux need not be UTF-8; Python holds its other bytes as surrogates.
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(
@@ -84,6 +85,7 @@ class RecordBlockCoder(VersionedCoder):
 
     def encode(self, value: RecordBlock) -> bytes:
         count = len(value.lengths)
+        # Arrays of numbers instead of one entry per record: a block is packed in one call.
         head = self._head.pack(self.versions[-1], count)
         return head + struct.pack(f">{count}q{count}I", *value.times_us, *value.lengths) + value.payload
 

@@ -54,6 +54,7 @@ class Connector:
         """
         sender = self.open(skip_refused=False)
         try:
+            # The check opens what the pipeline will open, so an error shows before the start.
             sender.check()
         finally:
             sender.close()
@@ -78,5 +79,6 @@ class Connector:
 
     def _load(self, name: str) -> Any:
         module, _, attribute = name.partition(":")
+        # The extra in the message of an ImportError is the one that the user must install.
         with extra_packages(self.extra):
             return getattr(import_module(module), attribute)

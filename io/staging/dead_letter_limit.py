@@ -41,6 +41,7 @@ class StopAtLimit(beam.PTransform):
         self._describe, self._what = describe, what
 
     def expand(self, letters: beam.PCollection[Any]) -> beam.PCollection[Any]:
+        # Its state is in the checkpoint, so restarts count on.
         stop = beam.ParDo(_StopAtFn(self._limit, self._describe, self._what))
         return (
             letters
@@ -81,6 +82,7 @@ class _StopAtFn(beam.DoFn):
     def process(self, keyed: tuple[str, Any], count: Any = beam.DoFn.StateParam(COUNT)) -> list[Any]:
         _, letter = keyed
         number = (count.read() or 0) + 1
+        # Not written back: the epoch fails, and the letter comes again after a restart.
         if number >= self._limit:
             raise TooManyDeadLettersError(
                 f"there are {number} {self._what} (max_dead_letters={self._limit}). The last one is at "

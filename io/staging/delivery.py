@@ -205,6 +205,7 @@ def is_delivered_entry(
 
 def _is_of_history(ledger: LedgerEntry, position: LedgerEntry, drivers: Sequence[DriverToken]) -> bool:
     """Whether an entry was written before `position`, or by the same driver, in the history that has `drivers`."""
+    # A newer driver has written. What an older one wants to write is out of date or of a copy.
     if ledger.generation > position.generation:
         return False
     known = dict(drivers)
@@ -216,4 +217,5 @@ def _is_of_history(ledger: LedgerEntry, position: LedgerEntry, drivers: Sequence
     # A driver that is older than all named drivers cannot be compared. An entry has no token if the runner has none.
     if not ledger.driver or not known or ledger.generation < min(known):
         return True
+    # The same generation with another token is a driver of a copied checkpoint.
     return known.get(ledger.generation) == ledger.driver

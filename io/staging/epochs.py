@@ -38,6 +38,7 @@ class EpochDelivery:
 
     @property
     def position(self) -> LedgerEntry:
+        # Batches of one epoch come together, so one ledger entry is enough for all shards.
         """The ledger entry after this delivery."""
         return position_of(self.generation, self.epoch, self.drivers)
 
@@ -83,6 +84,7 @@ class EpochTarget(Protocol):
 
 def by_epoch(batches: Sequence[StagedBatch]) -> list[tuple[EpochDelivery, list[StagedBatch]]]:
     """Return batches by the epoch that staged them, oldest first. A record names batches of one epoch only."""
+    # A record may name batches of several shard counts, after a change of `shards`.
     ordered = sorted(
         batches, key=lambda batch: (_epoch_of(batch), batch.delivery.shards, batch.delivery.shard)
     )

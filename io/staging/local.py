@@ -60,6 +60,7 @@ class LocalStore:
         """Check that the nearest folder that exists may be written. A full disk is found only by `check_writable`."""
         with _explained("write to the output", self.output):
             existing = self.output
+            # Only a folder that exists can be asked for its rights.
             while not os.path.lexists(existing):
                 existing = os.path.dirname(existing)
             if not os.path.isdir(existing):
@@ -70,6 +71,7 @@ class LocalStore:
     def check_writable(self) -> None:
         with _explained("write to the output", self.output):
             _create_folder(self.output)
+            # A real write: a full disk and a read-only mount are found by nothing else.
             with tempfile.TemporaryFile(dir=self.output) as probe:
                 probe.write(b"penstock")
                 probe.flush()
@@ -77,12 +79,14 @@ class LocalStore:
     def create(self, name: str, content: Iterable[bytes]) -> None:
         target = self._absolute(name)
         with _explained("stage", target):
+            # Before the file: a folder without its marker could not prove later that a file was published.
             _create_staging_folder(os.path.dirname(target), marker_name(name))
             _create_file(target, content)
 
     def sync(self, names: Iterable[str]) -> None:
         """fsync all folders above the names, up to the output: another process may just have created one of them."""
         with _explained("make names durable in", self.output):
+            # Sorted, so that parents come first.
             for folder in sorted({folder for name in names for folder in _folders_above(name)}):
                 _sync_folder(self._absolute(folder))
 
@@ -184,6 +188,7 @@ def _create_file(path: str, content: Iterable[bytes]) -> None:
     # O_EXCL: no other attempt has this name, so an existing file means a broken rule. 0o666 as in open(): the umask
     # decides who may read published files.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    # fsync before the name is durable: a name without content would be published empty.
     try:
         with open(descriptor, "wb") as file:
             for part in content:
@@ -205,6 +210,7 @@ def _create_staging_folder(path: str, marker: str | None) -> None:
         return
     parent = os.path.dirname(path)
     _create_folder(parent)
+    # Under another name first: the rename makes folder and marker appear together.
     new = f"{path}.new-{uuid.uuid4().hex}"
     os.mkdir(new)
     if marker is not None:

@@ -36,6 +36,7 @@ def folder_name(name: str) -> str:
     Raises:
         ValueError: the name is empty or longer than a file system accepts.
     """
+    # `errors`: a name may hold bytes of a path that are not UTF-8.
     safe = quote(name, safe="", errors="surrogatepass")
     if safe[:1] in (".", "_"):
         safe = f"%{ord(safe[0]):02X}{safe[1:]}"
@@ -52,6 +53,7 @@ def sink_name(transform: str) -> str:
 
     Two sinks of one pipeline may share an output; each one cleans up only its own staging folder.
     """
+    # A digest, because full names of transforms contain slashes and may be long.
     return hashlib.blake2b(transform.encode(), digest_size=6).hexdigest()
 
 
@@ -62,6 +64,7 @@ def staging_folder(job: str, sink: str) -> str:
 
 def staged_name(sink: str, attempt: Attempt, index: int) -> str:
     """Return the name under which an attempt stages its `index`-th file."""
+    # Fixed widths, so that names sort as numbers do.
     name = f"g{attempt.generation:010d}_e{attempt.epoch:012d}_{index:08d}_{attempt.nonce}"
     return f"{staging_folder(attempt.job, sink)}/{name}"
 
@@ -92,4 +95,5 @@ def marker_name(staged: str) -> str | None:
 def created_in(names: Iterable[str]) -> tuple[int, int] | None:
     """Return the (generation, epoch) that created the staging folder holding `names`; None if it has no marker."""
     found = [_MARKER.fullmatch(name) for name in names]
+    # The oldest marker: several processes may have left one.
     return min(((int(each[1]), int(each[2])) for each in found if each), default=None)

@@ -64,6 +64,7 @@ class StagingBundle:
         if not self._store.answers_late:
             return stage(self._store, name, content)
         written = StagedContent()
+        # The bytes are held, so that all files of the bundle can be sent side by side.
         self._held.append((name, b"".join(written.measured(content))))
         self._held_bytes += written.length
         if self._held_bytes >= HELD_BYTES:
@@ -122,5 +123,6 @@ def clean_up(store: FileStore, job: str, sink: str, upto: tuple[int, int], keep:
     # The name says which epoch staged a file. A time would compare the clocks of several machines.
     staged = [(name, staged_in(name)) for name in store.names_in(staging_folder(job, sink))]
     doomed = [name for name, origin in staged if origin is not None and origin <= upto and name not in keep]
+    # Deleted together: a store may take many names in one request.
     store.delete(doomed)
     return len(doomed)

@@ -45,6 +45,7 @@ def claim(store: FileStore, job: str, sink: str, position: CheckpointPosition) -
                 "start again; or give the copy another output"
             )
     # The new mark comes first: if the driver dies between the two calls, the output still has a mark.
+    # Each clean-up claims again, so the mark of this position may be there already.
     if own not in found:
         store.create(own, [b""])
     store.delete(name for name in found if name != own)
@@ -71,5 +72,6 @@ def is_own(name: str, position: CheckpointPosition) -> bool:
         return (number, digest) == (position.claimed[0], position.claimed[1][:_DIGITS])
     if number > position.number:
         return False
+    # None: the record was deleted, so the mark cannot be compared and is accepted.
     known = position.digest_of(number)
     return known is None or known.startswith(digest)

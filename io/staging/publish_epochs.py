@@ -77,9 +77,11 @@ class PublishEpochs(beam.PTransform):
         self._target = target
         self._format = format
         self._shards = shards
+        # Events of a key may wait in the old shard; closing it first keeps their order.
         self._closes = [bucket_of(shard, earlier_shards) for shard in range(earlier_shards)]
         self._policy = RollingPolicy(round(roll_seconds * 1e6), BATCH_BYTES)
         self._staging = None if staging is None else store_of(staging)
+        # 0 makes every batch a file, which Spark's executors can read.
         self._inline_bytes = None if inline else 0
         self._unavailable_seconds = unavailable_seconds
 
@@ -145,5 +147,6 @@ class _PublishEpochs:
 
     def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[StagedBatch]) -> None:
         """Delete batches that are published or belong to failed epochs; see `penstock.publish.CleansUp`."""
+        # What the record names is still to be published.
         keep = {each.staged for each in publications}
         clean_up(staging_store(self._staging), job, self._sink, (generation, epoch), keep)

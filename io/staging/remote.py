@@ -94,6 +94,7 @@ class RemoteStore:
     def move(self, source: str, target: str) -> bool:
         with _as_output_errors():
             try:
+                # A conditional put or copy: an object that exists is never overwritten.
                 copied = self._objects.copy(source, target)
             except FileNotFoundError:
                 return False
@@ -137,6 +138,7 @@ class RemoteStore:
 
         Each process adds one, since a listing would cost as much as the put. The oldest marker of a folder counts.
         """
+        # Once per process: the marker of an earlier process stays too.
         if marker is not None and (self.location, folder) not in _marked:
             self._objects.create(f"{folder}/{marker}", _NOTE)
             _marked.add((self.location, folder))

@@ -33,6 +33,7 @@ def repeat_while_unavailable(
         TargetUnavailableError: the target did not answer for `unavailable_seconds`.
         other errors of `work`, as they are.
     """
+    # Both clocks start here: the log line says how long the target has been silent.
     begun = logged = clock()
 
     def log(state: RetryCallState) -> None:
@@ -46,6 +47,7 @@ def repeat_while_unavailable(
         retry=retry_if_exception_type(TargetUnavailableError),
         # Random, so that the senders of an epoch do not all ask again at the same moment.
         wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE),
+        # Counted from the first try, not per pause.
         stop=lambda state: clock() - begun >= unavailable_seconds,
         before_sleep=log,
         sleep=pause,

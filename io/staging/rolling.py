@@ -65,6 +65,7 @@ class RollingPolicy:
 
     def open(self, now_us: int) -> OpenFile:
         """Return an empty file that is opened now."""
+        # `END_OF_TIME_US` is above every record, so the first block sets the earliest time.
         return OpenFile(0, 0, END_OF_TIME_US, now_us + self.after_us if self.after_us else 0)
 
     def due_us(self, file: OpenFile, now_us: int) -> int:

@@ -87,6 +87,7 @@ class SendBatchesFn(beam.DoFn):
 
     def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[StagedBatch]) -> None:
         """Delete batches that are delivered or belong to failed epochs; see `penstock.publish.CleansUp`."""
+        # Also of batches that were sent: the record names them until the next commit.
         keep = {each.staged for each in publications}
         clean_up(staging_store(self._staging), job, self._sink, (generation, epoch), keep)
 

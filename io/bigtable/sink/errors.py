@@ -31,4 +31,5 @@ def classify_error(code: str, details: str, target: str) -> ServiceError:
     """Return the exception that a status means, if it does not concern a row."""
     if code in _ADVICE:
         return BigtableTargetError(f"{target}: {_ADVICE[code]} ({details})")
+    # All other statuses may be gone at the next try: the row is then compared again.
     return TargetUnavailableError(f"{target}: {code}")

@@ -16,6 +16,7 @@ def mutations_of_event(event: ChangeEvent, target: BigtableTarget) -> list[Writt
     """
     if is_of_the_sink(event, target.version_family):
         return []
+    # The request itself is not shown, because its condition and its version are details of the sink.
     row_request(target.table_path, "", target.version_family, [event])  # refuses what cannot be replicated
     mutations = [
         {

@@ -60,12 +60,16 @@ class BigtableSender:
         rows: dict[bytes, list[tuple[int, ChangeEvent]]] = {}
         for index, event in enumerate(events):
             if not is_of_the_sink(event, self._target.version_family):
+                # A repr keeps an event without a valid key apart; `row_request` refuses it with a reason.
                 key = next(iter((event.key or {}).values()), b"")
                 rows.setdefault(key if isinstance(key, bytes) else repr(key).encode(), []).append(
                     (index, event)
                 )
+        # Rows are independent, so they are sent side by side. The changes of one row keep their order within
+        # its request.
         with ThreadPoolExecutor(_AT_A_TIME) as threads:
             found = [each for part in threads.map(self._write_row, rows.values()) for each in part]
+        # In the order of the batch, whatever thread was faster.
         refused = sorted(found, key=lambda each: each.index)
         if refused and not self._skip_refused:
             raise RefusalError(refused[0], PARTLY_WRITTEN)
@@ -80,11 +84,13 @@ class BigtableSender:
         parts = parts_of_row([event for _, event in changes])
         while parts:
             first, last = parts.pop(0)
+            # From the front, because the version of a later part would make the earlier part look old.
             reason = self._refusal([event for _, event in changes[first:last]])
             if reason is None:
                 continue
             if last - first > 1:
                 middle = (first + last) // 2
+                # Halved until the row that is refused stands alone: the service does not say which one it is.
                 parts[:0] = [(first, middle), (middle, last)]
             else:
                 refused.append(Refusal(changes[first][0], reason))

@@ -28,10 +28,12 @@ MAX_MUTATIONS = 100_000
 
 def is_of_the_sink(event: ChangeEvent, family: str) -> bool:
     """Return whether a change was written by this sink, by the family of versions; it must not go back."""
+    # The cell of the version is written with every change of the sink, so its family marks them all.
     return any(cell.family == family for cell in event.cells)
 
 
 def parts_of_row(events: Sequence[ChangeEvent]) -> list[tuple[int, int]]:
+    # One is the mutation of the version.
     """Return the places, first and last (exclusive), of the changes of a row that fit into one request together.
 
     A change with more entries than the limit has a separate part, which the service refuses.
@@ -52,6 +54,7 @@ def row_request(table: str, app_profile: str, family: str, events: Iterable[Chan
         NotReplicableError: an event is not of Bigtable, or has an entry that cannot be repeated.
     """
     mutations: list[Any] = []
+    # The last event's version covers those before it, because they are in one request.
     version, key, order = "", b"", 0
     for event in events:
         mutations += map(_mutation, _checked_cells(event))
@@ -69,15 +72,18 @@ def row_request(table: str, app_profile: str, family: str, events: Iterable[Chan
         app_profile_id=app_profile,
         row_key=key,
         predicate_filter=_RowFilter(
+            # The condition: there is a version that is not lower. Then nothing is written.
             chain={
                 "filters": [
                     {"family_name_regex_filter": family},
                     {"column_qualifier_regex_filter": QUALIFIER},
+                    # The newest cell only: older versions remain until garbage collection.
                     {"cells_per_column_limit_filter": 1},
                     {"value_range_filter": {"start_value_closed": version.encode()}},
                 ]
             }
         ),
+        # `false_mutations`: they apply when the condition finds nothing.
         false_mutations=mutations,
     )
 
@@ -103,6 +109,7 @@ def _mutation(cell: CellChange) -> Any:
             )
         case "DELETE_CELLS":
             range_: dict[str, int] = {"start_timestamp_micros": cell.start_us}
+            # An open end means all cells from the start on.
             if cell.end_us is not None:
                 range_["end_timestamp_micros"] = cell.end_us
             return _Mutation(

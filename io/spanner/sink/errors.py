@@ -12,6 +12,7 @@ class SpannerTargetError(ServiceError):
     retryable = False
 
 
+# Codes that a row can cause: a value that does not fit, a missing parent, an entry of a unique index.
 _ROW_CODES = frozenset(("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE", "ALREADY_EXISTS"))
 _CREDENTIALS = ": the credentials may not write. They need roles/spanner.databaseUser"
 

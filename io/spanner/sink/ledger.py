@@ -44,6 +44,7 @@ def create_ledger() -> str:
 
 def read_entry(transaction: Any, writer: str) -> StoredEntry | None:
     """Return the entry of a writer, read in a transaction or a snapshot; None if there is none."""
+    # One row by its key, so Spanner locks this writer only.
     rows = transaction.read(LEDGER, _COLUMNS, KeySet(keys=[(writer,)]))
     for _, generation, epoch, driver, done, complete, refused in rows:
         return StoredEntry(generation, epoch, driver, done, complete, _decode_refused(refused))

@@ -33,6 +33,7 @@ def mutations_of_event(event: ChangeEvent, target: SpannerTarget) -> list[Writte
     Raises:
         ValueError: Spanner has no type for a value, or the event is none of a replica.
     """
+    # A recorder in place of a transaction: the preview uses the function that writes.
     recorder = _Recorder()
     for changes in fold([event]).values():
         refuse_truncate(changes)

@@ -92,6 +92,7 @@ class SpannerSender:
         with self._errors():
             progress = self._known.get(delivery.writer) or self._read(delivery.writer)
             entry = progress.entry if progress else None
+            # Another try of the same delivery wrote a part. The position is equal, so the rest continues there.
             if progress is not None and not progress.complete and entry == delivery.position:
                 return self._continue(delivery, batch, progress, resumed=progress)
             if is_delivered(entry, delivery):
@@ -122,9 +123,11 @@ class SpannerSender:
         """
         start = resumed.done if resumed else 0
         refused = dict(resumed.refused) if resumed else {}
+        # From the first event that the ledger does not have.
         ranges = _parts(events, start)
         while ranges:
             first, last = ranges.pop(0)
+            # The ledger says "complete" with the last part only.
             complete = not ranges
             after = StoredEntry(*delivery.position, last, complete, tuple(sorted(refused.items())))
             try:
@@ -132,6 +135,7 @@ class SpannerSender:
             except (exceptions.GoogleAPICallError, NotReplicableError, ValueError) as error:
                 if isinstance(error, exceptions.GoogleAPICallError) and not is_row_error(_code_of(error)):
                     raise
+                # Spanner does not say which row it refused, so the range is halved until one is left.
                 if last - first > 1:
                     middle = (first + last) // 2
                     ranges[:0] = [(first, middle), (middle, last)]
@@ -142,6 +146,7 @@ class SpannerSender:
                         Refusal(first, refused[first]), PARTLY_WRITTEN if first else NOTHING_WRITTEN
                     ) from error
                 after = msgspec.structs.replace(after, refused=tuple(sorted(refused.items())))
+                # An empty commit with the refusal: a repeat of the batch must refuse the same row.
                 self._commit(delivery.writer, [], known, after)
             known = self._known[delivery.writer] = after
         return Sent(tuple(Refusal(*each) for each in sorted(refused.items())))
@@ -149,6 +154,7 @@ class SpannerSender:
     def _commit(
         self, writer: str, events: Sequence[ChangeEvent], known: StoredEntry | None, after: StoredEntry
     ) -> None:
+        # Outside of `work`, which runs again if the transaction is aborted.
         tables = fold(events)
 
         def work(transaction: Any) -> None:
@@ -199,6 +205,7 @@ def _parts(events: Sequence[ChangeEvent], start: int) -> list[tuple[int, int]]:
     """Return ranges of events that fit into one transaction each; one empty range if there is none."""
     ranges, first, cells = [], start, 0
     for index in range(start, len(events)):
+        # The row, and its row in the table of versions.
         size = len(events[index].schema.columns) + len(_VERSIONS)
         if cells + size > MAX_CELLS and index > first:
             ranges.append((first, index))
@@ -211,6 +218,7 @@ def _write_table(transaction: Any, changes: TableChanges) -> None:
     refuse_truncate(changes)
     table = table_of(changes.source)
     types = {column.name: column.type for column in changes.schema}
+    # Versions are found by table and key, in one read for all rows of a table.
     keys = {
         key_text([spanner_value(types[name], value) for name, value in change.key.items()]): change
         for change in changes.rows.values()
@@ -219,9 +227,11 @@ def _write_table(transaction: Any, changes: TableChanges) -> None:
     known = {key: version for _, key, version, _ in read}
     for key, change in keys.items():
         version = encode_version(change.version)
+        # Read in the transaction, so no other writer can change it before the commit.
         if key in known and known[key] >= version:
             continue
         write_row(transaction, table, change, changes.schema)
+        # The time of the change, which is the same if the batch is sent again.
         deleted = format_timestamp(change.timestamp) if change.deleted else None
         transaction.insert_or_update(VERSIONS, _VERSIONS, [(table, key, version, deleted)])
 
@@ -252,6 +262,7 @@ def write_row(transaction: Any, table: str, change: RowChange, schema: TableSche
         transaction.delete(table, KeySet(keys=[key]))
         return
     values = dict(change.values)
+    # Columns that the source has and did not send.
     not_sent = [name for name in schema.names if name not in values and name not in change.key]
     if change.base is None:
         # A new row: columns that were not sent are NULL, also if the row was there before.
@@ -261,6 +272,7 @@ def write_row(transaction: Any, table: str, change: RowChange, schema: TableSche
             f"table {table}: the key of a row changed, and the source did not send all columns: let the source send "
             "whole rows"
         )
+    # The key comes first: Spanner needs it in every mutation.
     columns = [*change.key, *values]
     row = [*key, *(spanner_value(types[name], value) for name, value in values.items())]
     # Columns that are not named keep their values.

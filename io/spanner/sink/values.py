@@ -34,10 +34,12 @@ def spanner_value(type_: ColumnType, value: Any) -> Any:
         return format_timestamp(value * _DAY)[:10]
     if type_.kind is Kind.TIMESTAMP:
         return format_timestamp(value)
+    # A bool is checked before `str` below makes "True" of it.
     if isinstance(value, bool | str | float):
         return value
     if isinstance(value, dict | list | Interval):
         raise ValueError(f"Spanner's tables have no type for {type_.kind}")
+    # Spanner's JSON form has 64-bit integers and NUMERIC as texts, because a double would lose digits.
     return str(value)
 
 
