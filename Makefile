@@ -1,11 +1,12 @@
 # One command each: `make run` shows it, `make test` proves it. Set-up into .venv is part of every target and
-# costs nothing when setup.cfg and pyproject.toml have not changed since.
+# costs nothing while the locks in requirements/ and setup.cfg stay the same.
 
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS := all,java,test,lint
+READY_FOR_DEMO := $(VENV)/.ready-for-demo
+SETUP := setup.cfg emulators/setup.cfg requirements/uv.txt tools/setup.sh
 DEMO ?= benchmarks.demo
 ARGS ?=
 # Each worker begins with one half of the tests and takes over tests of the other when it has no more, so most modules
@@ -13,13 +14,13 @@ ARGS ?=
 PAIR := -n 2 --dist worksteal
 FAST := -m "not slow" $(PAIR)
 
-.PHONY: run test check campaign mutants evidence matrix lint types bench site clean help
+.PHONY: run test check campaign mutants evidence matrix lint types bench site lock clean help
 .DEFAULT_GOAL := help
 
 help:       ## what there is
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-run: $(READY)       ## the demo: Spanner (emulator or simulated), Spark, a kill, a proof (two to three minutes)
+run: $(READY_FOR_DEMO)  ## the demo: Spanner (emulator or simulated), Spark, a kill, a proof (two to three minutes)
 	$(BIN)/python -m $(DEMO) $(ARGS)
 
 test: $(READY)      ## every test (about 13 minutes on two cores)
@@ -63,13 +64,20 @@ bench: $(READY)     ## every benchmark, with its ratios
 	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
 
 site: $(READY)      ## the documentation as a static site, in build/site
-	$(BIN)/python -m pip install -q -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+lock:       ## requirements/: adds what setup.cfg requires now (ARGS=--upgrade: newest versions of everything)
+	@PYTHON="$(PYTHON)" sh tools/setup.sh "$(VENV)" uv
+	$(BIN)/python -m tools.lock $(ARGS)
 
 clean:      ## remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis penstock-run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): setup.cfg pyproject.toml emulators/setup.cfg tools/setup.sh
-	@PYTHON="$(PYTHON)" sh tools/setup.sh "$(VENV)" "$(EXTRAS)"
+$(READY): $(SETUP) requirements/test.txt
+	@PYTHON="$(PYTHON)" sh tools/setup.sh "$(VENV)" test
+	@touch $@ $(READY_FOR_DEMO)
+
+$(READY_FOR_DEMO): $(SETUP) requirements/run.txt
+	@PYTHON="$(PYTHON)" sh tools/setup.sh "$(VENV)" run
 	@touch $@

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from penstock import __version__
+from tools.environments import VERSIONS, install_command
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEAVY = ("google.cloud.spanner_v1", "google.cloud.bigtable", "pyspark", "py4j", "grpc")
@@ -64,8 +65,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """The environment of a program that finds penstock only in a separate install."""
     target = tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    run(*pip, "install", "--quiet", "--no-deps", "--target", str(target), str(wheel), folder=target)
+    command = install_command(sys.executable, "--no-deps", "--target", str(target), str(wheel))
+    run(*command, folder=target)
     return {"PYTHONPATH": str(target)}
 
 
@@ -307,10 +308,10 @@ OF_EXTRAS = re.compile(
 def test_the_base_install_brings_no_cloud_clients_and_no_libraries_of_the_command(
     wheel: Path, tmp_path: Path
 ) -> None:
-    """In a fresh environment, where pip decides what is installed."""
+    """In a fresh environment, where the wheel decides what is installed."""
     run(sys.executable, "-m", "venv", str(tmp_path / "environment"), folder=tmp_path)
     program = str(tmp_path / "environment" / "bin" / "python")
-    run(program, "-m", "pip", "install", "--quiet", str(wheel), folder=tmp_path)
+    run(*install_command(program, *VERSIONS, str(wheel)), folder=tmp_path)
     listed = json.loads(run(program, "-m", "pip", "list", "--format", "json", folder=tmp_path))
     assert [each["name"] for each in listed if OF_EXTRAS.fullmatch(each["name"].lower())] == []
     imports = "; ".join(f"import {name}" for name in WITHOUT_EXTRAS)

@@ -14,6 +14,8 @@ import pytest
 from penstock.extras import MissingExtraError, extra_packages, require_extra
 
 SETUP = Path(__file__).resolve().parent.parent.parent / "setup.cfg"
+FOR_THE_CLONE = {"demo", "test", "lint", "docs"}
+"""Extras of the targets of the Makefile."""
 
 
 def extras() -> dict[str, str]:
@@ -67,14 +69,12 @@ def test_the_extra_all_brings_every_extra_for_users() -> None:
     found = extras()
     listed = found.pop("all").strip().removeprefix("penstock[").removesuffix("]").split(",")
     included = {"runner"}  # in `spark`
-    assert sorted(listed) == sorted(found.keys() - {"java", "emulators", "test", "lint", "docs"} - included)
+    assert sorted(listed) == sorted(found.keys() - {"java", "emulators", *FOR_THE_CLONE} - included)
 
 
 def test_every_extra_for_users_is_documented() -> None:
     documented = (SETUP.parent / "docs" / "install.md").read_text()
-    assert [
-        name for name in extras().keys() - {"test", "lint", "docs"} if f"`{name}`" not in documented
-    ] == []
+    assert [name for name in extras().keys() - FOR_THE_CLONE if f"`{name}`" not in documented] == []
 
 
 ROOT = SETUP.parent

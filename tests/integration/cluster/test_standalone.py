@@ -29,6 +29,7 @@ from tests.support.oracle.kill import POLL_SECONDS, Run
 from tests.support.oracle.lines import read_lines
 from tests.support.oracle.rules import counted
 from tests.support.waiting import PATIENCE_SECONDS
+from tools.environments import VERSIONS, install_command
 from tools.matrix.__main__ import interpreter
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=45)]
@@ -148,8 +149,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with Penstock as a wheel, as users make one for `penstock package`."""
     folder = tmp_path_factory.mktemp("packed") / "environment"
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", f"{ROOT}[runner,s3]"]
-    subprocess.run(pip, check=True, timeout=600)
+    install = install_command(folder / "bin" / "python", *VERSIONS, f"{ROOT}[runner,s3]")
+    subprocess.run(install, check=True, timeout=600)
     return folder
 
 
@@ -226,8 +227,8 @@ if CAMPAIGN:
         """Installed or not, the driver says what is wrong and how to ship it, and commits nothing."""
         program = other_python / "bin" / "python"
         if installed:
-            pip = [str(program), "-m", "pip", "install", "--quiet", f"{ROOT}[runner,s3]"]
-            subprocess.run(pip, check=True, timeout=600)
+            install = install_command(program, *VERSIONS, f"{ROOT}[runner,s3]")
+            subprocess.run(install, check=True, timeout=600)
         # The folder has nothing that Python could import.
         run = job.start(
             **{"spark.pyspark.python": str(program), "spark.executorEnv.PYTHONPATH": str(job.root)}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.environments import install_command
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=20)]
 
 NOTEBOOK = """
@@ -36,8 +38,8 @@ def interactive(tmp_path_factory: pytest.TempPathFactory) -> str:
     Beam changes what it imports when pandas is installed, so the environment of the other tests stays without it.
     """
     folder = str(tmp_path_factory.mktemp("interactive"))
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder]
-    subprocess.run([*command, "pandas>=2.2,<2.4", "ipython>=8,<9", "timeloop>=1.0.2,<2"], check=True)
+    packages = ("pandas>=2.2,<2.4", "ipython>=8,<9", "timeloop>=1.0.2,<2")
+    subprocess.run(install_command(sys.executable, "--target", folder, *packages), check=True)
     return folder
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.integration.sinks.table_formats import DELETED, EVENTS_WITH_DELETE
+from tools.environments import install_command
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=120), pytest.mark.campaign]
 
@@ -35,8 +36,8 @@ def other_spark() -> Path:
 
 
 def _install(folder: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
-    subprocess.run([*pip, f"pyspark=={SPARK}"], check=True, timeout=600)
+    command = install_command(sys.executable, "--no-deps", "--target", str(folder), f"pyspark=={SPARK}")
+    subprocess.run(command, check=True, timeout=600)
 
 
 def jars() -> list[Path]:
