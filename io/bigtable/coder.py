@@ -68,6 +68,7 @@ from penstock.timestamps import NANOS
 
 ANY_ENTRIES, WHOLE_CELLS = 1, 2
 """The versions."""
+# Little endian, without padding.
 _HEAD = struct.Struct("<BBBIqqi")
 _TYPES = {MutationType.USER: 1, MutationType.GARBAGE_COLLECTION: 2, MutationType.READ: 3}
 _TYPES_BACK = {number: kind for kind, number in _TYPES.items()}
@@ -83,6 +84,7 @@ class ChangeStreamMutationCoder(VersionedCoder):
 
     def encode(self, value: ChangeStreamMutation) -> bytes:
         change = _data_change(value)
+        # A deletion or an aggregate: version 1 holds any entries.
         if change is None:
             return entry_by_entry(value)
         return b"\2" + change.SerializeToString(deterministic=True)
@@ -107,6 +109,7 @@ def _data_change(mutation: ChangeStreamMutation) -> Any | None:
     """
     change = as_received(mutation)
     if change is not None:
+        # Unknown fields would make equal records unequal.
         change.DiscardUnknownFields()
     else:
         cells = [entry for entry in mutation.entries if isinstance(entry, SetCell)]
@@ -160,6 +163,7 @@ def entry_by_entry(mutation: ChangeStreamMutation) -> bytes:
     for entry in mutation.entries:
         kinds.append(_write(entry, numbers, texts))
     lengths = [len(text) for text in texts]
+    # One width for all lengths: most records are short.
     width = width_of(max(lengths))
     head = _HEAD.pack(
         ANY_ENTRIES,
@@ -182,6 +186,7 @@ def _decoded(encoded: bytes) -> ChangeStreamMutation:
     lengths, at = _unpacked(encoded, at, texts, width)
     pieces = cut(encoded, lengths, at)
     key, cluster, token = next(pieces), next(pieces).decode(), next(pieces).decode()
+    # Iterators: each kind takes as many numbers and texts as it has.
     remaining = iter(numbers)
     entries = tuple([_SHAPES[kind][2](remaining, pieces) for kind in kinds])
     return ChangeStreamMutation(key, _TYPES_BACK[type_], cluster, timestamp, tiebreaker, token, low, entries)
@@ -260,6 +265,7 @@ class ChangeStreamCoder(shared.ChangeStreamCoder):
     system = "bigtable"
 
     def fields(self, stream: ChangeStream) -> list[Any]:
+        # Latin-1 maps each byte to one character, so a key of any bytes survives JSON.
         keys = [key.decode("latin-1") for key in stream.row_range]
         return [stream.project, stream.instance, stream.table, stream.start, stream.end, *keys]
 

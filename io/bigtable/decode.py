@@ -72,6 +72,7 @@ class Decoder:
         Raises:
             DecodeError: a message that the documentation does not allow here.
         """
+        # Whole cells were checked by `wire`: see there.
         if type(response) is Response:
             return self._data_change(response.data_change, True)
         kind = response.WhichOneof("stream_record")
@@ -102,6 +103,7 @@ class Decoder:
                     return received_mutation(*head, *tail, change)
                 try:
                     return ChangeStreamMutation(*head, *tail, tuple(_entries_of_one_message(change.chunks)))
+                # The frame of the record is intact, so the stream can continue after it.
                 except DecodeError as error:
                     return _damaged(head, tail, str(error), [change])
             # Only now: a record that is complete in one message leaves no state behind.
@@ -133,6 +135,7 @@ class Decoder:
         last = len(chunks) - 1
         for number, chunk in enumerate(chunks):
             if self._cell is None and not _is_part(chunk):
+                # Most mutations are no chunks, and take this way.
                 self._entries.append(_entry(chunk.mutation))
                 continue
             if self._cell is None:
@@ -152,6 +155,7 @@ class Decoder:
 
 def _damaged(head: _Head, tail: _Tail, reason: str, messages: Sequence[Any]) -> DamagedMutation:
     row_key, _, _, commit_timestamp, tiebreaker = head
+    # Deterministic, so that equal records give equal bytes in every attempt.
     encoded = [message.SerializeToString(deterministic=True) for message in messages]
     data = b"".join([len(each).to_bytes(4, "big") + each for each in encoded])
     return DamagedMutation(row_key, commit_timestamp, tiebreaker, *tail, reason, data)
@@ -179,6 +183,7 @@ class _Cell:
         if not _is_part(chunk) or chunk.mutation.WhichOneof("mutation") != "set_cell":
             raise DecodeError("another mutation interrupts a chunked value")
         if info.chunked_value_size != self._size or info.chunked_value_offset != self._received:
+            # The offset is checked, because a lost chunk would leave a gap without an error.
             raise DecodeError(
                 f"a chunk at {info.chunked_value_offset} of {info.chunked_value_size} bytes follows "
                 f"{self._received} of {self._size}"
@@ -207,6 +212,7 @@ def _head(change: Any) -> _Head:
     if not key or not change.HasField("commit_timestamp") or not change.chunks:
         raise DecodeError("a record begins without a row key, a commit timestamp or a mutation")
     # Garbage collection runs in every cluster, so its records name none.
+    # A user's change names the cluster that has applied it.
     if (kind is MutationType.USER) is not bool(cluster):
         raise DecodeError(
             f"a record of type {kind} comes {'from' if cluster else 'without'} a source cluster"
@@ -236,6 +242,7 @@ def _entries_of_one_message(chunks: Sequence[Any]) -> list[Entry]:
     entries: list[Entry] = []
     for chunk in chunks:
         if chunk.HasField("chunk_info") and _is_part(chunk):
+            # The constructor checks the first chunk.
             cell = _Cell(chunk)
             if not chunk.chunk_info.last_chunk:
                 raise DecodeError("a record is done in the middle of a chunked value")
@@ -260,6 +267,7 @@ def _is_part(chunk: Any) -> bool:
 def _entry(mutation: Any) -> Entry:
     # Nearly all mutations are set_cell. For another kind, its family is empty. Reading it costs less than `HasField`.
     cell = mutation.set_cell
+    # An empty family is legal in a message, so `HasField` decides then.
     if (family := cell.family_name) or mutation.HasField("set_cell"):
         return set_cell(family, cell.column_qualifier, cell.timestamp_micros, cell.value)
     kind = mutation.WhichOneof("mutation")
@@ -282,6 +290,7 @@ def _delete_cells(delete: Any) -> DeleteCells:
         delete.family_name,
         delete.column_qualifier,
         times.start_timestamp_micros,
+        # 0 means no end.
         times.end_timestamp_micros or None,
     )
 
@@ -289,6 +298,7 @@ def _delete_cells(delete: Any) -> DeleteCells:
 def _aggregate(make: type[AddToCell] | type[MergeToCell], cell: Any) -> AddToCell | MergeToCell | None:
     """Return the entry, or None if its values are of kinds that the documentation does not name."""
     kind = cell.input.WhichOneof("kind")
+    # A later release may send other forms. Their bytes are kept, and nothing is guessed.
     if (
         cell.column_qualifier.WhichOneof("kind") != "raw_value"
         or cell.timestamp.WhichOneof("kind") != "raw_timestamp_micros"
@@ -326,6 +336,7 @@ def _close_stream(close: Any) -> CloseStream:
     if not all(token.token for token in tokens):
         raise DecodeError("a close with an empty continuation token")
     ranges = [key_range(token.partition.row_range) for token in tokens]
+    # Old services send no new partitions: the token's own range is the target.
     targets = [key_range(partition.row_range) for partition in partitions] or ranges
     continuations = zip(ranges, (token.token for token in tokens), targets, strict=True)
     return CloseStream(code, close.status.message, tuple([Continuation(*each) for each in continuations]))
@@ -338,6 +349,7 @@ def key_range(row_range: Any) -> KeyRange:
         DecodeError: it is empty.
     """
     start = row_range.start_key_closed
+    # The smallest key after a key is the key with a zero byte.
     if row_range.HasField("start_key_open"):
         start = row_range.start_key_open + b"\0"
     end = row_range.end_key_open

@@ -62,6 +62,7 @@ class EventConverter:
         for cell in cells:
             if cell.mod == "SET_CELL":
                 column = column_name(cell.family, cell.qualifier)
+                # `>=`: of two cells with one timestamp the later one was applied last.
                 if cell.start_us >= newest.get(column, cell.start_us):
                     newest[column] = cell.start_us
                     after[column] = cell.value
@@ -74,6 +75,8 @@ class EventConverter:
                 {ROW_KEY: mutation.row_key},
                 None,
                 after,
+                # The tiebreaker orders changes of one commit time; digits are padded, so that texts sort as
+                # numbers.
                 Version(mutation.commit_timestamp, "", f"{mutation.tiebreaker:020d}"),
                 _schema(tuple(newest)),
                 Transaction("", origin=mutation.source_cluster_id, system=collected),
@@ -98,6 +101,7 @@ def cell_change(entry: Entry) -> CellChange:
             return CellChange("DELETE_FAMILY", entry.family)
         case UnknownMutation():
             return CellChange("UNKNOWN", value=entry.encoded)
+        # Aggregates have no value before they are computed, so the input is passed on.
         case _:
             mod = "ADD_TO_CELL" if isinstance(entry, AddToCell) else "MERGE_TO_CELL"
             return CellChange(mod, entry.family, entry.qualifier, entry.timestamp_micros, None, entry.input)

@@ -49,6 +49,8 @@ again. 50 ms were not enough on a machine with six times as many runnable proces
 _CLOCK_SECONDS = 5.0
 """How long the service's time may take to come: the bundle that asks for it waits."""
 
+# No limit for a message: a row may have more than gRPC's default of 4 MB. Its own pauses are short, because
+# `Backoff` makes the longer ones.
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.keepalive_time_ms", 120_000),
@@ -81,6 +83,7 @@ class Call:
         """
         try:
             for message in self._call:
+                # Any message shows that the service answers, so the pause of the next failure is short again.
                 self._client.backoff.answered()
                 yield message
         except grpc.RpcError as error:
@@ -102,6 +105,7 @@ class Client:
         self._stream = stream
         self._role = connection.database_role
         self.options = _request_options(connection)
+        # The fields never change, so they are built once and merged into each request.
         """The fields that are the same in every query and read of the connection, as an ExecuteSqlRequest."""
         self._lock = threading.Lock()
         self._session: str | None = None
@@ -137,6 +141,7 @@ class Client:
         session = self.session(position)
         request = _ExecuteSqlRequest(session=session, sql=query.sql)
         request.MergeFrom(self.options)
+        # Strong: a stale read could end before commits that the position has passed.
         request.transaction.single_use.read_only.strong = True
         for name, code, text in query.params:
             request.param_types[name].code = code
@@ -154,6 +159,7 @@ class Client:
         for message in map(_PartialResultSet.FromString, self.open(query, "preflight", patience=patience)):
             if message.HasField("metadata"):
                 columns = len(message.metadata.row_type.fields)
+            # The values of one row may be spread over messages.
             fresh = list(message.values)
             if cut and fresh:
                 merge_chunk(values[-1], fresh.pop(0))
@@ -163,6 +169,7 @@ class Client:
         return [texts[i : i + columns] for i in range(0, len(texts), columns)]
 
     def _time(self) -> int:
+        # Another emulator may say that it answers with whole commits. Then queries need not stay behind.
         if self._emulated and self.rows(Query(WHOLE_COMMITS), _CLOCK_SECONDS):
             self.clock.behind = 0
         ((text,),) = self.rows(Query(CURRENT_TIME), _CLOCK_SECONDS)
@@ -172,6 +179,7 @@ class Client:
         """Return the exception for a failed call, and drop the session if the session was the cause."""
         code, details = error.code().name, error.details() or ""
         reaction = classify_status(code, details, str(self._stream), position)
+        # Only the session of this call is dropped: another thread may have made a new one.
         if reaction is Reaction.NEW_SESSION:
             self.forget(session)
         if isinstance(reaction, Reaction):
@@ -185,6 +193,7 @@ class Client:
 
     def session(self, position: str) -> str:
         """Return the name of the session, which is created if there is none. Raises what `open` raises."""
+        # The lock is held during the request: one session is enough for all threads that wait.
         with self._lock:
             if self._session is None:
                 self._session = self._new_session(position)
@@ -206,6 +215,7 @@ class Client:
     def forget(self, session: str | None) -> None:
         """Create another session for the next call, if this is still the current one."""
         with self._lock:
+            # Compared, because the thread that failed may be late.
             if self._session == session:
                 self._session = None
 
@@ -232,6 +242,7 @@ def _channel(connection: Connection) -> Any:
     endpoint = connection.api_endpoint or SpannerGrpcTransport.DEFAULT_HOST
     if connection.plain_text:
         return grpc.insecure_channel(endpoint, options=_OPTIONS)
+    # Certificates instead of Google's accounts.
     if connection.private_tls and connection.credentials is None:
         return grpc.secure_channel(endpoint, _certificates(connection), options=_OPTIONS)
     with explained_credentials(EMULATOR_VARIABLE):
@@ -275,6 +286,7 @@ def _request_options(connection: Connection) -> Any:
         request.request_options.priority = request.request_options.Priority.Value(
             f"PRIORITY_{connection.rpc_priority}"
         )
+    # Directed reads are part of every query, so they belong to the options.
     replicas, directed = connection.replicas, request.directed_read_options
     if replicas.include:
         directed.include_replicas.auto_failover_disabled = not replicas.auto_failover

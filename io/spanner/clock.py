@@ -42,6 +42,7 @@ class ServiceClock:
         self._ask = ask
         self.behind = behind
         self._monotonic = monotonic
+        # The difference of the two clocks, so that `now` is one addition.
         self._offset = wall() - monotonic()
         self._next_ask = monotonic()
         self._asking = threading.Lock()
@@ -55,9 +56,11 @@ class ServiceClock:
 
         If the service cannot be reached, the clock counts on as before. The queries of the reader report the outage.
         """
+        # One thread asks; the others use the old offset, which is at most a minute old.
         if self._monotonic() < self._next_ask or not self._asking.acquire(blocking=False):
             return
         try:
+            # Set before the call: threads that come during an outage do not all wait for a timeout.
             self._next_ask = self._monotonic() + _RETRY_SECONDS * NANOS
             before = self._monotonic()
             asked = self._ask()

@@ -54,6 +54,7 @@ class DataChangeRecordCoder(VersionedCoder):
         ]
         texts += value.mods.texts
         lengths = [len(text) for text in texts]
+        # One width for all lengths: short records have many of them.
         width = width_of(max(lengths))
         head = _HEAD.pack(
             VERSION,
@@ -74,6 +75,7 @@ class DataChangeRecordCoder(VersionedCoder):
         """
         version, timestamp, mods, records, partitions, flags, width = _HEAD.unpack_from(encoded)
         self.check_version(version)
+        # All lengths come first, so the texts are cut from one decoded string.
         start = _HEAD.size + width * (_TEXTS + 3 * mods)
         texts = list(cut(encoded[start:].decode(), unpack(encoded[_HEAD.size : start], width)))
         return new_record(
@@ -93,6 +95,7 @@ class DataChangeRecordCoder(VersionedCoder):
         )
 
 
+# The tuple of columns is shared by thousands of records.
 @lru_cache(maxsize=1024)
 def _column_text(columns: tuple[ColumnType, ...]) -> str:
     rows = [(c.name, c.type, c.is_primary_key, c.ordinal_position) for c in columns]

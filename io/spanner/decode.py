@@ -89,6 +89,7 @@ class Decoder:
         try:
             return self._decode_message(message)
         except MalformedError:
+            # Called for every message, so all checks of a shape that can be made once are made in `row_type`.
             # `from None`: the error of protobuf says no more, and its text may contain bytes of rows.
             raise DecodeError("the service sent bytes that are not a PartialResultSet") from None
 
@@ -110,6 +111,7 @@ class Decoder:
         return self._decode_rows(wire.Partial.FromString(message))
 
     def _decode_texts(self, partial: Any) -> list[ChangeRecord]:
+        # The slice copies the repeated field into a list in one call of C.
         texts = partial.values.string_value[:]
         if texts:
             if self._pending is not None:
@@ -124,6 +126,7 @@ class Decoder:
         Raises:
             DecodeError: it ended in the middle of a row.
         """
+        # A query that ended early would lose the row: it is read again from the last position.
         if self._pending is not None:
             raise DecodeError("the query ended with status OK in the middle of a row")
 
@@ -133,6 +136,7 @@ class Decoder:
         data: list[bytes] = []
         for row in self._whole_rows(partial):
             for struct in row.list_value.values:
+                # A ChangeRecord is a struct of three lists, and only one of them has entries.
                 kinds = struct.list_value.values
                 entries = kinds[0].list_value.values
                 if entries:
@@ -150,6 +154,7 @@ class Decoder:
         rows = list(partial.values)
         if not rows:
             return rows
+        # The service may cut anywhere, also within a text of a nested list, so the whole row is merged.
         if self._pending is not None:
             merge_chunk(self._pending, _as_value(rows[0]))
             # Chunks are merged as Values, because a chunk may be cut within any of them, also where `wire` declares
@@ -213,6 +218,7 @@ _STRINGS, _BOOLS, _LISTS = 9, 2, 2
 
 def _undamaged(fields: Any) -> list[Any] | None:
     """Decode data change records as `_data_records` does; None also if one of them is damaged."""
+    # None and not an error: the caller decodes the records one by one, and finds the bad one.
     try:
         return _data_records(fields)
     except (ValueError, IndexError):
@@ -226,6 +232,7 @@ def _damaged(entry: bytes, error: Exception) -> DamagedRecord:
         DecodeError: it cannot.
     """
     try:
+        # The three fields that place a record in its partition come first.
         timestamp, sequence, transaction = [field.string_value for field in _values(entry)[:3]]
         reason = (
             f"a field of the data change record does not have its documented form ({type(error).__name__})"
@@ -286,8 +293,10 @@ def _mods_of_records(encoded: list[bytes]) -> list[Mods]:
     One call of the parser for all records, with a boundary after each: for a record of one mod, a separate call
     costs more than everything else in the record.
     """
+    # The boundary is encoded once. Joining bytes costs less than building messages.
     sides = wire.Mods.FromString(_BOUNDARY.join([*encoded, b""])).values.list_value.values
     texts = sides.string_value[:]
+    # A NULL side or a text that looks like a boundary: then each record is parsed on its own.
     if sides.null_value or texts.count(_BETWEEN_RECORDS) != len(encoded):
         return list(map(_mods, encoded))
     # The usual small transaction: three texts and the boundary.
@@ -334,6 +343,7 @@ def _data_record_by_position(entry: bytes) -> DataChangeRecord:
 
 def _mods_by_position(mods: bytes) -> Mods:
     sides = [entry.list_value.values for entry in wire.ListValue.FromString(mods).values]
+    # Further sides of a newer service are ignored.
     if any(len(side) < 3 for side in sides):
         raise ValueError("a mod has not three sides")
     return Mods(tuple([text.string_value for side in sides for text in side[:3]]))
@@ -348,6 +358,7 @@ def _columns(value: bytes) -> tuple[ColumnType, ...]:
     columns = _known_columns.get(value)
     if columns is None:
         if len(_known_columns) >= _MAX_CACHED:
+            # Emptied whole: schemas change rarely, and an order of use would cost in every record.
             _known_columns.clear()
         entries = wire.ListValue.FromString(value).values
         columns = _known_columns[value] = tuple([_column(entry.list_value.values) for entry in entries])
@@ -375,6 +386,7 @@ def row_type(metadata: bytes) -> RowType:
 def _row_type(row: Any) -> RowType:
     code = row.fields[0].type.code if len(row.fields) == 1 else None
     if code in _TEXT_FORMS:
+        # Text forms are decoded as text; nothing in them is positional.
         return RowType(exact=False, decode=_TEXT_FORMS[code])
     kinds: Any = _struct_fields(row.fields[0]) if row.fields else ()
     _check_names(kinds, _RECORD_FIELDS)
@@ -392,6 +404,7 @@ def _struct_fields(field: Any) -> Any:
 
 def _check_names(fields: Iterable[Any], expected: tuple[str, ...]) -> None:
     names = tuple(field.name for field in fields)
+    # Further fields at the end are allowed, so that a newer service does not stop a pipeline.
     if names[: len(expected)] != expected:
         raise DecodeError(
             f"the change stream's rows have the fields {', '.join(names) or '(none)'} where "

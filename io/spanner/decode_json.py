@@ -31,6 +31,7 @@ _ABSENT = msgspec.Raw(b"{}")
 _NULL = b"null"
 
 
+# Raw: the text of the service is passed on without being parsed.
 class _Mod(msgspec.Struct):
     keys: msgspec.Raw = _ABSENT
     new_values: msgspec.Raw = _ABSENT
@@ -78,6 +79,7 @@ class _Children(msgspec.Struct):
     child_partitions: list[_Child]
 
 
+# The kind of record is the member that is not null.
 class _Row(msgspec.Struct):
     data_change_record: msgspec.Raw = msgspec.Raw(_NULL)
     heartbeat_record: _Heartbeat | None = None
@@ -180,4 +182,5 @@ def _child_partitions(record: _Children) -> ChildPartitionsRecord:
 
 
 def _moment(text: str) -> int:
+    # Spanner's PostgreSQL dialect writes the offset, and the parser takes Z.
     return parse_timestamp(f"{text[:-6]}Z" if text.endswith("+00:00") else text)

@@ -207,6 +207,7 @@ def _columns(encoded: Sequence[bytes]) -> tuple[tuple[ColumnType, ...], list[byt
         if len(_known_columns) >= _MAX_CACHED:
             _known_columns.clear()
         columns = tuple([_column(_made["ColumnMetadata"].FromString(each)) for each in key])
+        # The name of a member is encoded once per table, and not once per value.
         names = [msgspec.json.encode(column.name) + b":" for column in columns]
         known = _known_columns[key] = columns, names
     return known
@@ -245,6 +246,7 @@ def _mods(mods: Any, names: list[bytes]) -> Mods:
 def _side(values: Any, names: list[bytes]) -> str:
     members = []
     for each in values:
+        # Python would take a negative index from the end of the list.
         if each.column < 0:
             raise LookupError(each.column)
         members.append(names[each.column] + _json(each.value))
@@ -273,4 +275,5 @@ def _number(number: float) -> float | str:
     """Return a number, or its text if JSON has no such number (NaN and infinities)."""
     if math.isfinite(number):
         return number
+    # Protobuf has these numbers, and JSON has not.
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

@@ -26,6 +26,7 @@ def classify_status(code: str, details: str, stream: str, position: str) -> Reac
     code = status_of(code, details)
     if code in RETRYABLE:
         return Reaction.RETRY
+    # Spanner answers NOT_FOUND for a session and for a database; only the text tells them apart.
     if code == "NOT_FOUND" and "session not found" in details.lower():
         return Reaction.NEW_SESSION
     where = f"{stream}, read at {position}"
@@ -34,6 +35,7 @@ def classify_status(code: str, details: str, stream: str, position: str) -> Reac
 
 
 def _advice(code: str, details: str) -> tuple[type[ChangeStreamError], str]:
+    # In the order of the table: the special texts of a code come before its empty one.
     for (expected_code, text), answer in _KNOWN.items():
         if code == expected_code and text in details:
             return answer

@@ -102,11 +102,13 @@ class _Table:
             record.mods.texts,
         )
         events = []
+        # Three texts per mod: key, new values, old values.
         for place in range(0, len(texts), 3):
             key_text, new_text, old_text = texts[place : place + 3]
             new = image(key_text, new_text) if len(new_text) > 2 else None  # "" is NULL, "{}" has no column
             old = image(key_text, old_text) if len(old_text) > 2 and op is not Op.CREATE else None
             key = key_of(key_text, old if new is None else new)
+            # A table may have key columns only. Then no new values are sent, and still the row exists.
             after = None if op is Op.DELETE else key if new is None else new
             version = Version(commit, id_, sequence, place // 3)
             events.append(ChangeEvent(source, op, commit, key, old, after, version, schema, transaction))
@@ -124,6 +126,7 @@ class _Table:
         if image is None:
             image = self.decode(text)
         names = self._key_names
+        # Keys of some types have several texts for one value, so they are brought into one form.
         if self._has_key_rules:
             return canonical_key(self.schema, {name: image[name] for name in names if name in image})
         if len(names) == 1 and names[0] in image:  # in a third of the time

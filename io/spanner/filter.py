@@ -43,6 +43,7 @@ class Selection:
                 f"mod_types has {', '.join(unknown)}: pass one or more of {', '.join(MOD_TYPES)}, or none for all"
             )
         tags = frozenset(_texts("exclude_transaction_tags", exclude_transaction_tags))
+        # An empty tag would match every transaction without a tag.
         if "" in tags:
             raise UsageError(
                 "exclude_transaction_tags has an empty tag: transactions without a tag are always read; leave it out"
@@ -67,6 +68,7 @@ class Selection:
     def passes(self, record: DataChangeRecord) -> bool:
         """Return whether the record is emitted."""
         return (
+            # The table is the usual choice, and drops most.
             self.reads_table(record.table_name)
             and (not self.mod_types or record.mod_type in self.mod_types)
             and record.transaction_tag not in self.excluded_tags

@@ -57,6 +57,7 @@ def key_of(keys: str) -> tuple[Any, ...]:
 
 def is_query(request: ChunkRequest) -> bool:
     """Whether the chunk needs a query."""
+    # Only a query can filter, and order by another key.
     return bool(request.condition or request.surrogate_key)
 
 
@@ -99,6 +100,7 @@ def order_of(table: Table, request: ChunkRequest) -> list[str]:
                 f"table {table.name} has no watched column {name!r}: the surrogate key must consist of columns that "
                 "the change stream watches"
             )
+    # A column may be in both keys; ORDER BY has it once.
     return list(dict.fromkeys([*request.surrogate_key, *table.columns[: table.key_size]]))
 
 
@@ -112,6 +114,8 @@ class ChunkQuery:
         self.restarted = False
         self._codes: dict[str, str] = {}
         if request.cursor:
+            # The cursor carries its columns and their types, because the request may come from an older
+            # program.
             order, codes, after = json.loads(request.cursor)
             self._codes = dict(zip(order, codes, strict=True))
             # If the key columns have changed, the old cursor is meaningless.
@@ -146,6 +150,7 @@ class ChunkQuery:
     def _greater(self, values: Sequence[Any]) -> str:
         """Return the condition for rows after `values` in the order of the query."""
         alternatives = []
+        # Row comparison written out: equal in the first columns, and after in the next one.
         for last, (name, value) in enumerate(zip(self.order, values, strict=True)):
             after = self._after_value(name, value)
             if after is not None:
@@ -157,10 +162,13 @@ class ChunkQuery:
         """Return the condition for values after `value`; None: there are none."""
         column = self._quoted(name)
         if self._postgresql:
+            # PostgreSQL has NULLs last, so they follow every value.
             return None if value is None else f"({column} > {self._param(value)} OR {column} IS NULL)"
         if value is None:
+            # GoogleSQL has NULLs first, so every value follows them.
             return f"{column} IS NOT NULL"
         if self._is_nan(name, value):
+            # NaN is the lowest value after NULL.
             return f"NOT IS_NAN({column})"
         return f"{column} > {self._param(value)}"
 

@@ -81,6 +81,7 @@ class ScanClient:
         session = self._client.session(where)
         request = _BeginTransactionRequest(session=session)
         _set_timestamp(request.options.read_only, timestamp)
+        # The service chooses the time of a strong read, and all ranges must be read at that time.
         request.options.read_only.return_read_timestamp = True
         begun = self._answered(self._begin, request, session, where)
         read = begun.read_timestamp
@@ -130,6 +131,7 @@ class ScanClient:
         session = self._client.session(where)
         request = _ExecuteSqlRequest(session=session, sql=statement.sql)
         request.MergeFrom(self._client.options)
+        # Values without types: see `chunks`.
         request.params.update(statement.params)
         _set_timestamp(request.transaction.single_use.read_only, timestamp)
         headers = self._client.headers(f"session={session}")
@@ -145,6 +147,7 @@ class ScanClient:
             key_set=_key_set(each),
         )
         request.transaction.id = transaction.id
+        # A hint: the service may return more or fewer.
         request.partition_options.max_partitions = count
         where = f"table {table.name} at {format_timestamp(transaction.timestamp)}"
         response = self._answered(self._partition_read, request, transaction.session, where)
@@ -196,6 +199,7 @@ class ScanClient:
         reader = RowReader(keys, transaction.timestamp)
         for message in read:
             for rows in reader.feed(message):
+                # One row is enough; without the cancel the service would send the whole partition.
                 read.cancel()
                 return f"[{','.join(_values_of(rows.record.mods[0].keys))}]"
         return ""
@@ -212,6 +216,7 @@ class ScanClient:
                     yield f"[{','.join(_values_of(mod.keys))}]"
 
     def _rows(self, table: Table, key_set: Any, where: str, at: int | Transaction, **options: Any) -> Call:
+        # A transaction belongs to its session, so another one cannot be used.
         session = at.session if isinstance(at, Transaction) else self._client.session(where)
         request = _ReadRequest(
             session=session, table=table.name, columns=table.columns, key_set=key_set, **options

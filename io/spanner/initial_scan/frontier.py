@@ -57,6 +57,7 @@ class KeyRange:
 
     def after(self, key: str) -> KeyRange:
         """Return the rest of the range, without the rows up to and including `key`."""
+        # Open: the row with this key is claimed already.
         return replace(self, start=key, start_open=True)
 
 
@@ -133,6 +134,7 @@ class ScanFrontier:
         """Return the frontier after the rows up to these keys, by the number of the range."""
         if not positions:
             return self
+        # Only the ranges that have moved are made again.
         moved = {number: self.ranges[number].after(key) for number, key in positions.items()}
         return replace(self, ranges={**self.ranges, **moved})
 
@@ -156,6 +158,7 @@ class ScanFrontier:
         """Return the change stream's frontier if this is a whole frontier without ranges, otherwise this one."""
         # A part does not know whether other parts still have ranges, so only the whole begins the stream.
         if self.ranges or self.stream is None or self.dealt:
+            # `resting` ends with its bundle.
             return replace(self, resting=False) if self.resting else self
         return self.stream
 
@@ -174,6 +177,7 @@ class ScanFrontier:
         for number in sorted(self.ranges):
             parts[number % len(parts)].append(number)
         _level(parts)
+        # The stream is one restriction, so exactly one part carries it.
         return [
             replace(
                 self,
@@ -199,6 +203,7 @@ class ScanFrontier:
             raise ValueError("there are no parts to join")
         ranges: dict[int, KeyRange] = {}
         for part in parts:
+            # Parts of another snapshot would have rows of another time.
             if (part.timestamp, part.tables) != (parts[0].timestamp, parts[0].tables):
                 raise LineageError("two parts belong to different snapshots")
             if not ranges.keys().isdisjoint(part.ranges):

@@ -40,6 +40,7 @@ KEY_COLUMNS = (
     "SELECT table_schema, table_name, column_name, ordinal_position FROM information_schema.index_columns "
     "WHERE index_type = 'PRIMARY_KEY'"
 )
+# `all` is reserved in both dialects, and each quotes it in another way.
 CHANGE_STREAMS = {
     "GOOGLE_STANDARD_SQL": "SELECT change_stream_name, `all` FROM information_schema.change_streams",
     "POSTGRESQL": 'SELECT change_stream_name, "all" FROM information_schema.change_streams',
@@ -61,6 +62,7 @@ DEFAULT_VERSION_RETENTION, DEFAULT_STREAM_RETENTION = "1h", "1d"
 _SYSTEM_SCHEMAS = frozenset(("information_schema", "spanner_sys", "pg_catalog"))
 _UNREADABLE = frozenset(("tokenlist", "spanner.tokenlist"))
 """Types of columns that no read returns."""
+# Units of Spanner's retention periods.
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PERIOD = re.compile(r"(\d+)([smhd])")
 
@@ -85,6 +87,7 @@ class SchemaTable:
     def read(self, wanted: Callable[[SchemaColumn], bool]) -> Table:
         """Return what to read: the key, and the other columns that are wanted."""
         by_name = {column.name: column for column in self.columns}
+        # The key comes first: the rows of a range are ordered by it, and progress is a key.
         rest = [column for column in self.columns if column.name not in self.key and wanted(column)]
         columns = [*(by_name[name] for name in self.key), *rest]
         return Table(
@@ -99,6 +102,7 @@ def tables_of(query: Query) -> dict[str, SchemaTable]:
     """Return the tables of the database by name; ``schema.table`` outside the default schema."""
     columns: defaultdict[str, list[SchemaColumn]] = defaultdict(list)
     for schema, table, column, position, generated, type_ in query(COLUMNS):
+        # A type that no read returns would fail the whole read.
         if (type_ or "").lower() not in _UNREADABLE:
             columns[_name(schema, table)].append(SchemaColumn(column, int(position), generated == "ALWAYS"))
     keys: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
@@ -106,6 +110,7 @@ def tables_of(query: Query) -> dict[str, SchemaTable]:
         keys[_name(schema, table)].append((int(position), column))
     found = {}
     for schema, table, kind in query(TABLES):
+        # Views have no primary key, so they have no order in which a read could continue.
         if kind == "BASE TABLE" and schema.lower() not in _SYSTEM_SCHEMAS:
             name = _name(schema, table)
             ordered = sorted(columns[name], key=lambda column: column.position)
@@ -136,6 +141,7 @@ def chosen_tables(
                     f"table {name} of {database} has no column {column!r}{did_you_mean(column, known)}; its columns "
                     f"are {', '.join(known)}"
                 )
+        # Without columns all are read, also generated ones: the user chose the table explicitly.
         read.append(tables[name].read(_explicitly(columns or known)))
     return tuple(read)
 
@@ -147,10 +153,12 @@ def watched_tables(query: Query, change_stream: str) -> tuple[Table, ...]:
     their values would never be updated.
     """
     streams = _rows_of(query, CHANGE_STREAMS[dialect_of(query)], change_stream)
+    # FOR ALL: the stream names no tables then.
     watches_all = any(_is_true(everything) for (everything,) in streams)
     whole: set[str] = set()
     parts: set[str] = set()
     for schema, table, all_columns in _rows_of(query, STREAM_TABLES, change_stream):
+        # A stream may watch a table whole or some of its columns.
         (whole if _is_true(all_columns) else parts).add(_name(schema, table))
     columns: defaultdict[str, set[str]] = defaultdict(set)
     for schema, table, column in _rows_of(query, STREAM_COLUMNS, change_stream):
@@ -177,6 +185,7 @@ def stream_options(query: Query, change_stream: str) -> dict[str, str]:
 def dialect_of(query: Query) -> str:
     """Return GOOGLE_STANDARD_SQL or POSTGRESQL."""
     rows = query(DIALECT)
+    # The row is missing where the dialect is the default.
     return str(rows[0][0]) if rows else GOOGLESQL
 
 
@@ -192,6 +201,7 @@ def period_of(text: str) -> int:
     Raises:
         ValueError: it does not have this form.
     """
+    # The service returns the text as it was set, also in quotes.
     parts = _PERIOD.fullmatch(text.strip().strip("'\"").lower())
     if not parts:
         raise ValueError(f"{text!r} is not a retention period such as 36h")
@@ -217,6 +227,7 @@ RAISE_VERSION_RETENTION = "ALTER DATABASE … SET OPTIONS (version_retention_per
 
 def ranges_between(table: int, keys: Sequence[str]) -> list[KeyRange]:
     """Return ranges of a table that cover all its keys, cut at `keys`, which are in the order of the primary key."""
+    # One key more than there are cuts: the first range has no start, and the last one no end.
     return [KeyRange(table, start, end) for start, end in pairwise(["", *keys, ""])]
 
 
@@ -235,8 +246,10 @@ def _rows_of(query: Query, statement: str, change_stream: str) -> list[list[Any]
 
 
 def _name(schema: str, table: str) -> str:
+    # The default schema of the PostgreSQL dialect; a change stream does not name it either.
     return f"{schema}.{table}" if schema and schema != "public" else table
 
 
 def _is_true(value: Any) -> bool:
+    # The two dialects return a boolean or YES.
     return value is True or value == "YES"

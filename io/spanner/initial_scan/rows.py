@@ -79,6 +79,7 @@ Partial = _made["Partial"]
 _Metadata = _made["Metadata"]
 _Value = struct_pb2.Value
 
+# The encodings of null, true and false, which are compared instead of parsed.
 _NULL, _TRUE, _FALSE = b"\x08\x00", b"\x20\x01", b"\x20\x00"
 _STRING_TAG = 0x1A
 _ONE_BYTE_LENGTH = 0x80
@@ -100,6 +101,7 @@ class RowReader:
         self._timestamp = timestamp
         self._capture = capture
         self._columns: tuple[ColumnType, ...] = ()
+        # The names of members are encoded once per table.
         self._names = [json.dumps(name, ensure_ascii=False) + ":" for name in table.columns]
         self._encoders: list[Callable[[bytes], str]] = []
         self._pending: list[bytes] = []
@@ -127,6 +129,7 @@ class RowReader:
         self._cut = partial.chunked_value if values else self._cut
         self._pending += values
         width = len(self._names)
+        # A value that is cut is pending too, and does not complete its row.
         count = (len(self._pending) - self._cut) // width
         whole, self._pending = self._pending[: count * width], self._pending[count * width :]
         step = MAX_ROWS * width
@@ -138,6 +141,7 @@ class RowReader:
         Raises:
             DecodeError: it ended in the middle of a row.
         """
+        # A read that ends with half a row has lost the rest.
         if self._pending:
             raise DecodeError("the read ended with status OK in the middle of a row")
 
@@ -150,6 +154,7 @@ class RowReader:
             row = values[start : start + width]
             encoded = [encode(value) for encode, value in zip(encoders, row, strict=True)]
             members = [name + text for name, text in zip(names, encoded, strict=True)]
+            # The third side is empty: a row of a snapshot has no old values.
             texts += "{" + ",".join(members[:keys]) + "}", "{" + ",".join(members[keys:]) + "}", "{}"
         record = DataChangeRecord(
             self._timestamp,
@@ -161,6 +166,8 @@ class RowReader:
             Mods(tuple(texts)),
             READ,
             self._capture,
+            # One record and one partition: consumers that count the records of a transaction then find all of
+            # them.
             1,
             1,
             "",
@@ -170,6 +177,7 @@ class RowReader:
 
     def _describe(self, metadata: bytes) -> None:
         fields = _Metadata.FromString(metadata).row_type.fields
+        # Values have no names in a message, so a wrong order of columns would put values into other columns.
         if tuple(field.name for field in fields) != self._table.columns:
             raise DecodeError(
                 f"a read of table {self._table.name} returned other columns than were asked for"
@@ -223,6 +231,7 @@ def _plain_text(value: bytes) -> str:
 
 
 def _any_value(value: bytes) -> str:
+    # Short strings again, with escapes.
     if value[0] == _STRING_TAG and len(value) < _ONE_BYTE_LENGTH and value[1] == len(value) - 2:
         return _quote(value[2:].decode()).decode()
     known = _CONSTANTS.get(value)
