@@ -212,7 +212,6 @@ def _head(change: Any) -> _Head:
     if not key or not change.HasField("commit_timestamp") or not change.chunks:
         raise DecodeError("a record begins without a row key, a commit timestamp or a mutation")
     # Garbage collection runs in every cluster, so its records name none.
-    # A user's change names the cluster that has applied it.
     if (kind is MutationType.USER) is not bool(cluster):
         raise DecodeError(
             f"a record of type {kind} comes {'from' if cluster else 'without'} a source cluster"
@@ -336,7 +335,7 @@ def _close_stream(close: Any) -> CloseStream:
     if not all(token.token for token in tokens):
         raise DecodeError("a close with an empty continuation token")
     ranges = [key_range(token.partition.row_range) for token in tokens]
-    # Old services send no new partitions: the token's own range is the target.
+    # Without new partitions the token's own range is the target.
     targets = [key_range(partition.row_range) for partition in partitions] or ranges
     continuations = zip(ranges, (token.token for token in tokens), targets, strict=True)
     return CloseStream(code, close.status.message, tuple([Continuation(*each) for each in continuations]))

@@ -114,8 +114,6 @@ class ChunkQuery:
         self.restarted = False
         self._codes: dict[str, str] = {}
         if request.cursor:
-            # The cursor carries its columns and their types, because the request may come from an older
-            # program.
             order, codes, after = json.loads(request.cursor)
             self._codes = dict(zip(order, codes, strict=True))
             # If the key columns have changed, the old cursor is meaningless.
