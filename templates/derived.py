@@ -53,6 +53,8 @@ def event_parameters(system: str) -> dict[str, Parameter]:
     given = GIVEN[system]
     for name, entry in formats_of(system).items():
         if name not in parameters:
+            # The options of a format have the parameter of its name as a mapping, so that formats do not share
+            # names.
             continue
         entries = {
             option: _parameter(each, given.get(option)) for option, each in entry.options(system).items()
@@ -65,6 +67,7 @@ def sink_parameters(kind: SinkKind) -> dict[str, Parameter]:
     """Return the parameters of a sink, from its transform's signature and docstring."""
     argument_of = {kind.parameter(name): name for name in kind.names}
     return {
+        # The parameter has the name for users; the facts are found by the name of the argument.
         name: _parameter(each).model_copy(
             update={
                 "required": each.default is EMPTY,
@@ -94,6 +97,7 @@ def _parameter(argument: Argument, given: str | None = None, system: str = "") -
     help_ = argument.help or f"The option {argument.name}."
     return Parameter(
         type=_KINDS.get(argument.type, "string"),
+        # The default is another parameter's value, so it is told in words.
         help=f"{help_} Default: the {given.replace('_', ' ')}." if given else help_,
         default=None if given else default,
         example=_EXAMPLES_OF.get(system, {}).get(argument.name, _EXAMPLES.get(argument.name)),

@@ -31,6 +31,7 @@ def _compiles(pattern: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
+        # The error is the template author's, and says where the expression fails.
         raise ValueError(f"not a regular expression: {error}") from error
     return pattern
 
@@ -125,6 +126,7 @@ class Parameter(BaseModel):
 
 def show(value: Value) -> str:
     """Return the text that `Parameter.read` turns back into `value`."""
+    # `str(True)` is "True", which no parameter reads.
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

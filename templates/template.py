@@ -75,6 +75,7 @@ class UnknownTemplateError(UsageError, LookupError):
 
 def load_template(text: str) -> Template:
     """Return the template that a YAML text describes; raises pydantic's ValidationError if it is not one."""
+    # The safe loader: a template is data, and must not make objects.
     return Template.model_validate(YAML(typ="safe").load(text))
 
 
@@ -86,6 +87,7 @@ class _Templates(Mapping[str, Template]):
 
     def __init__(self, written: Mapping[str, Template]) -> None:
         self._made = dict(written)
+        # Not every source has what a sink needs, so some pairs do not exist.
         pairs = (
             (source, sink) for sink, kind in SINKS.items() for source in SOURCES if source in kind.systems
         )
@@ -94,6 +96,7 @@ class _Templates(Mapping[str, Template]):
 
     def __getitem__(self, name: str) -> Template:
         if name not in self._made:
+            # Made once: the signature of a transform does not change.
             self._made[name] = _of_pair(self._made, *self._pairs[name])
         return self._made[name]
 
@@ -113,6 +116,7 @@ def _of_pair(written: Mapping[str, Template], source: str, sink: str) -> Templat
     """Return the template of a source and a sink. The source's parameters are described in its template to files."""
     kind, described = SINKS[sink], written[f"{source}-to-files"].parameters
     build = f"{source}_to_{sink}"
+    # The signature decides which parameters a pair has, and in which order.
     taken = inspect.signature(getattr(importlib.import_module(SOURCE_TO_SINK), build)).parameters
     choices = record_parameters(source) if kind.has_format else choice_parameters(source)
     known = {**choices, **sink_parameters(kind), **described_by(described, SOURCES[source])}
@@ -126,6 +130,7 @@ def _of_pair(written: Mapping[str, Template], source: str, sink: str) -> Templat
         pipeline=f"{SOURCE_TO_SINK}:{build}",
         streaming=True,
         guarantees=kind.guarantees,
+        # The first argument is Beam's pipeline.
         parameters={name: known[name] for name in list(taken)[1:]},
     )
 

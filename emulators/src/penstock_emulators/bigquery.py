@@ -70,6 +70,7 @@ def _install(folder: Path) -> None:
     # Made under another name and renamed: another process sees all of it or nothing.
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         draft = Path(made) / "environment"
+        # Without pip: it is slow to install, and this Python's pip can install into another environment.
         venv.create(draft, with_pip=False)
         python = str(draft / "bin" / "python")
         for command in (
@@ -92,6 +93,7 @@ class BigQueryEmulator(Emulator):
 
     def __init__(self, log: Path | None) -> None:
         super().__init__(log)
+        # Both ports are named here, because the emulator does not print them.
         self._rest, self._grpc = free_port(), free_port()
         self._python = find_python()
 

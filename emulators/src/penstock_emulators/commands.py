@@ -79,6 +79,7 @@ _OPTIONS_OF_ANOTHER = {"ignore_unknown_options": True, "allow_extra_args": True}
 @click.pass_context
 def spanner(context: click.Context, simulated: bool, options: Sequence[str]) -> None:
     """Start Google's Spanner emulator, or with --simulated a service that needs only Python."""
+    # Click would take the options of the other service for errors.
     # The two services share the name and not the options, so each has a parser.
     command, flag = (_simulated_spanner, " --simulated") if simulated else (_google_spanner, "")
     command.main(list(options), prog_name=f"{context.command_path}{flag}", standalone_mode=False)
@@ -234,6 +235,7 @@ def postgres(port: int, data: Path | None, version: int | None, parent: int | No
 async def _postgres(port: int, data: Path | None, version: int | None, parent: int | None) -> None:
     from penstock_emulators.postgres import PostgresServer
 
+    # PostgreSQL would start, fail, and leave the reason in its log.
     if port and not port_is_free(port):
         raise EmulatorStartError(f"port {port} is in use; pass another, or --port 0")
     ended = ended_by_signal()
@@ -251,6 +253,7 @@ async def _postgres(port: int, data: Path | None, version: int | None, parent: i
         server_end = asyncio.create_task(asyncio.to_thread(server.wait))
         server_end.add_done_callback(lambda _: ended.set())
         await until_the_end(ended, parent)
+        # The server has ended before it was asked to, so the reason is in its log.
         if server_end.done():
             raise EmulatorStartError(f"PostgreSQL has ended. The end of its log:\n{server.end_of_log()}")
 

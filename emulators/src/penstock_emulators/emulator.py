@@ -74,6 +74,7 @@ class Service(Emulator, Generic[ControlT]):
         super().__init__(log)
         self._connect = connect
         self._control: ControlT | None = None
+        # None stands for the default of the command.
         self._options = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
         self.host = ""
 
@@ -88,6 +89,7 @@ class Service(Emulator, Generic[ControlT]):
         """Kill the processes (they have nothing to save) and wait. Stopping twice changes nothing."""
         control, self._control = self._control, None
         if control is not None:
+            # The client first, so that it does not report the end of the server as an error.
             control.close()
         super().stop()
 
@@ -97,6 +99,7 @@ class Service(Emulator, Generic[ControlT]):
         Raises:
             EmulatorStartError: it did not print its address within `timeout_seconds`.
         """
+        # The process ends with its parent, also if the parent is killed.
         words = [*self.command, *self._options, "--port", str(port), "--parent", str(os.getpid())]
         command: Sequence[str] = [sys.executable, "-m", "penstock_emulators", *words]
         self._process = ServerProcess(command, self._log, prints_address=True)

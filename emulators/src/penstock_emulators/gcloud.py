@@ -39,6 +39,7 @@ class Component:
         """
         if named := os.environ.get(self.variable):
             path = Path(named)
+            # People set the variable to the program or to its folder.
             path = path / self.binary if path.is_dir() else path
             return self._existing(path, f"{self.variable} is {named!r}, and there is no {self.binary} there.")
         gcloud = shutil.which("gcloud")
@@ -91,5 +92,6 @@ PUBSUB = Component(
 
 def _sdk_root(gcloud: str) -> Path:
     command = [gcloud, "info", "--format=value(installation.sdk_root)"]
+    # An empty answer becomes a path that does not exist.
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return Path(answer.stdout.strip() or os.devnull)

@@ -88,6 +88,7 @@ def find_jars(*, download: bool = True) -> Path:
     Raises:
         EmulatorNotFoundError: they are not on this machine; the message says how to get them.
     """
+    # A folder that the user named is not filled: it may belong to another version.
     named = os.environ.get(_JARS)
     folder = Path(named) if named else _cache() / f"kafka-{VERSION}"
     if list(folder.glob("kafka_2.13-*.jar")):
@@ -144,6 +145,7 @@ class KafkaBroker(Emulator):
             EmulatorNotFoundError: Java or the jars are missing.
             EmulatorStartError: it did not start in time.
         """
+        # A new folder for each broker: two of them never share state.
         broker = cls(Path(tempfile.mkdtemp(prefix="penstock-kafka-")), free_port(), log)
         try:
             broker._format()
@@ -190,6 +192,7 @@ class KafkaBroker(Emulator):
 
     def _format(self) -> None:
         logs = self._data / "logs"
+        # The controller's port is free at this moment; it is not used by clients.
         self._settings.write_text(_SETTINGS.format(port=self._port, controller=free_port(), data=logs))
         tool = [
             "kafka.tools.StorageTool",

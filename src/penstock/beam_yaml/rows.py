@@ -56,6 +56,7 @@ class ErrorRow(NamedTuple):
     attempt: int
 
 
+# Beam infers a pickling coder for a NamedTuple; rows of YAML need their schema.
 for _row in (ChangeRow, RecordRow, ErrorRow):
     coders.registry.register_coder(_row, coders.RowCoder)
 
@@ -85,6 +86,7 @@ def event_of(row: Any) -> ChangeEvent:
     Raises:
         ValueError: the row has no event.
     """
+    # Rows may come from the user's own transforms, which know no event.
     data = getattr(row, "event", None)
     if not isinstance(data, bytes):
         raise ValueError(
@@ -104,6 +106,7 @@ def error_row(letter: DeadLetter) -> ErrorRow:
     return ErrorRow(letter.reason, table, letter.element_type, letter.data, letter.attempt)
 
 
+# JSON has no bytes and no decimals, and a text keeps all digits.
 _AS_TEXT = TypeModes(
     decimal_handling_mode="string",
     time_precision_mode="isostring",

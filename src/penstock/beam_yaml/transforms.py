@@ -39,6 +39,7 @@ def read_from_spanner_change_stream(
     **options: Any,
 ) -> beam.PTransform:
     """Read the changes of a Spanner change stream as `ChangeRow`s."""
+    # Imported when it is used: a pipeline over one system does not need the clients of the others.
     from penstock.io.spanner import ReadFromSpannerChangeStream
 
     source = ReadFromSpannerChangeStream(
@@ -122,6 +123,7 @@ def mask_columns(
     Raises:
         UsageError: `hash` without `hash_key`.
     """
+    # A text in YAML is one value, and here each column is one.
     hashed = tuple(hash)
     if hashed and not hash_key:
         raise UsageError(
@@ -164,6 +166,7 @@ def flatten_after(
     for column, name in columns.items():
         if name not in _TYPES:
             raise UsageError(f"column {column} has the type {name!r}: use one of {', '.join(_TYPES)}")
+    # Names of metadata columns are made here, because their types are declared with them.
     names = {each: f"{prefix}{each}" for each in metadata}
     shown = dict(columns) | {column: _METADATA.get(each, "string") for each, column in names.items()}
     flatten = events.FlattenAfter(metadata=names, deletes=deletes)  # type: ignore[arg-type]

@@ -49,6 +49,7 @@ class TableAdmin:
     async def _create(self, request: Any, context: Any) -> bytes:
         retention_us = _retention_us(request.table) if request.table.HasField(_CONFIG) else None
         families = {name: copied(family) for name, family in request.table.column_families.items()}
+        # The backend does not know the field, and would apply the rules without a record.
         request.table.ClearField(_CONFIG)
         _hide_rules(request.table.column_families)
         # Locked until the front knows the table too: a write to the new table must not pass before its stream is on.
@@ -57,6 +58,7 @@ class TableAdmin:
                 TABLE_ADMIN + "CreateTable", request.SerializeToString(), context
             )
             created = _Table.FromString(answer)
+            # A table of this name may have been deleted before; its stream must not continue.
             self._tables.forget(created.name)
             table = self._tables.add(created.name, families)
             table.first_boundaries = tuple(split.key for split in request.initial_splits)
@@ -90,6 +92,7 @@ class TableAdmin:
                 request.update_mask.paths[:] = theirs
                 body = request.SerializeToString()
                 await self._backend.unary(TABLE_ADMIN + "UpdateTable", body, context)
+            # Asked after the change, so the answer has what the backend has made of it.
             schema = await self._backend.table(table.name)
             if retention_us is None:
                 table.switch_off()
@@ -103,6 +106,7 @@ class TableAdmin:
 
     async def _delete(self, name: str, body: bytes, context: Any) -> bytes:
         async with self._tables.altering(name):
+            # The backend first: a table that it could not delete keeps its stream.
             answer = await self._backend.unary(TABLE_ADMIN + "DeleteTable", body, context)
             self._tables.forget(name)
         return answer
@@ -122,6 +126,7 @@ class TableAdmin:
                     getattr(modification, kind).ClearField("gc_rule")
         async with self._tables.altering(request.name):
             table = await self._tables.get(request.name)
+            # All modifications are checked before one is made, because they apply all or none.
             if (refusal := impossible(table.families, request.modifications)) is not None:
                 raise CallError(CODES[refusal.code], refusal.message)
             answer = await self._backend.unary(
@@ -210,6 +215,7 @@ def _done(table: Any) -> bytes:
 
 
 def _operation(response: Any, metadata: Any) -> bytes:
+    # The front is done when it answers, so no client has to poll.
     operation = operations_pb2.Operation(name=f"operations/{response.name}", done=True)
     operation.response.CopyFrom(_any(response))
     operation.metadata.CopyFrom(_any(metadata))

@@ -78,6 +78,7 @@ class Backend:
         call = self._unary.get(method)
         if call is None:
             call = self._unary[method] = self._channel.unary_unary(method)
+        # No timeout: a write that is under way cannot be taken back.
         answer: bytes = await call(body, metadata=_passed_on(context))
         return answer
 
@@ -94,6 +95,7 @@ class Backend:
         Raises:
             CallError: UNIMPLEMENTED, for a call that would end the backend's process.
         """
+        # The backend would abort, and all tables with it.
         if method in DEADLY:
             name = method.rpartition("/")[2]
             raise CallError(grpc.StatusCode.UNIMPLEMENTED, f"the emulator does not support {name}")
@@ -128,6 +130,7 @@ class Backend:
         key, family, qualifier = b"", "", b""
         async for body in call:
             for chunk in _ReadRowsResponse.FromString(body).chunks:
+                # The service sends a key, a family and a qualifier only where they change.
                 key = chunk.row_key or key
                 family = chunk.family_name.value if chunk.HasField("family_name") else family
                 qualifier = chunk.qualifier.value if chunk.HasField("qualifier") else qualifier

@@ -32,6 +32,7 @@ class Churn:
         if self._task is not None:
             self._task.cancel()
         self._uneven_us = int(seconds * 1e6)
+        # Streams that wait for the end of their partition under the old pace must not wait longer.
         for stream in self._streams(""):
             stream.close_unevenly(0, 0)
         self._task = asyncio.ensure_future(self._run(seconds, seed, table)) if seconds else None
@@ -41,6 +42,7 @@ class Churn:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         for turn in count(1):
+            # Counted from the start, so that a late turn does not delay all later ones.
             await asyncio.sleep(begun + turn * seconds - loop.time())
             self._change(turn, rng, table)
 

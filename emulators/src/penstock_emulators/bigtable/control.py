@@ -142,6 +142,7 @@ class Control:
 
     def drop_connections(self) -> None:
         """Close every connection, also of data and administration, and wait until clients can connect again."""
+        # A higher number of servers proves that the old connections are closed.
         before = self._call("drop_connections")["servers"]
         deadline = time.monotonic() + self._timeout_seconds
         while time.monotonic() < deadline:

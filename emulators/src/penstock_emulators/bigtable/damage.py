@@ -18,6 +18,7 @@ def damaged(responses: Sequence[bytes], fault: Fault, heartbeat: bytes) -> list[
     `heartbeat` is a complete heartbeat response, for the fault that needs one.
     """
     if fault is Fault.HALF_RECORD:
+        # A record of one message has no last one to leave out, so its end is removed.
         return list(responses[:-1]) or [_without_done(responses[0])]
     if fault is Fault.HEARTBEAT_IN_RECORD:
         first = list(responses[:1]) if len(responses) > 1 else [_without_done(responses[0])]
@@ -27,6 +28,7 @@ def damaged(responses: Sequence[bytes], fault: Fault, heartbeat: bytes) -> list[
 
 def _with_damaged_chunks(responses: Sequence[Any], fault: Fault) -> list[bytes] | None:
     chunks = [chunk for response in responses for chunk in response.data_change.chunks]
+    # An offset marks the second chunk of a value and those after it.
     continued = [chunk for chunk in chunks if chunk.chunk_info.chunked_value_offset]
     if not continued:
         return None
@@ -54,6 +56,7 @@ def _interrupt(responses: Sequence[Any]) -> None:
 
 def _without_done(response: bytes) -> bytes:
     message = Response.FromString(response)
+    # Without these three fields a message is the beginning of a record.
     for name in ("done", "token", "estimated_low_watermark"):
         message.data_change.ClearField(name)
     return bytes(message.SerializeToString())

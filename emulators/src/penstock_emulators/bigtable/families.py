@@ -28,6 +28,7 @@ def impossible(known: Mapping[str, Any], modifications: Iterable[Any]) -> Refusa
         refusal = _impossible(families, modification)
         if refusal is not None:
             return refusal
+        # A later modification of the request sees what the earlier ones have made.
         if modification.HasField("create"):
             families[modification.id] = modification.create
         elif modification.drop:
@@ -42,6 +43,7 @@ def modified(
     rules = {name: family.gc_rule for name, family in known.items() if family.HasField("gc_rule")}
     for modification in modifications:
         kind = modification.WhichOneof("mod")
+        # A family that is created again does not inherit the rule of the old one.
         if kind == "drop" or kind == "create" or _changes_rule(modification):
             rules.pop(modification.id, None)
         if kind != "drop" and getattr(modification, kind).HasField("gc_rule"):

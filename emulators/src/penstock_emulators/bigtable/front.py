@@ -41,6 +41,7 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
         writes = Writes(self._backend, tables, profiles)
         self.churn = Churn(tables)
         self._server: grpc.aio.Server | None = None
+        # Counts the servers of this front, so that a client sees a new one.
         self._servers = 0
         self._port = 0
         self._dropping: asyncio.Task[None] | None = None
@@ -54,6 +55,7 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
     async def start(self, port: int) -> int:
         """Listen on loopback, on a free port if `port` is 0, and return the port."""
         # Clients keep connections alive with pings, and a stream may be silent for as long as its heartbeat.
+        # `so_reuseport` would let two emulators share a port, and each would get half of the calls.
         options = (*UNLIMITED, ("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0))
         self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers((self,))
@@ -75,6 +77,7 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
             return grpc.unary_unary_rpc_method_handler(_unary_handler(self._unary[method]))
         if method in self._streaming:
             return grpc.unary_stream_rpc_method_handler(_streaming_handler(self._streaming[method]))
+        # Streamed, because the front does not know which methods answer once.
         return grpc.unary_stream_rpc_method_handler(_streaming_handler(self._forwarded(method)))
 
     def _forwarded(self, method: str) -> Streaming:
@@ -85,10 +88,12 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
 
     def _drop_connections_soon(self) -> None:
         """Drop the connections after the answer to this request was sent."""
+        # The reference keeps the task alive: the event loop holds a weak one.
         self._dropping = asyncio.ensure_future(self._drop_connections())
 
     async def _drop_connections(self) -> None:
         """Replace the server, since a gRPC server has no other way to close its connections."""
+        # The answer of this call must leave before its connection is closed.
         await asyncio.sleep(0.05)
         assert self._server is not None
         await self._server.stop(None)
@@ -152,6 +157,7 @@ async def _give_back(error: grpc.aio.AioRpcError, context: Any) -> None:
     trailing = tuple(
         (key, value)
         for key, value in error.trailing_metadata() or ()
+        # The details are in a header of gRPC, which it takes from an application.
         if key == "grpc-status-details-bin" or not key.startswith("grpc-")
     )
     await context.abort(error.code(), error.details() or "", trailing)

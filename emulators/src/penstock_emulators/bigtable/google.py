@@ -53,6 +53,7 @@ async def backend_of(host: str | None, ended: asyncio.Event) -> AsyncIterator[st
 
 
 async def _set_at_end(process: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
+    # Polled, because waiting for the child in a thread would delay the end of the front.
     while process.poll() is None:
         await asyncio.sleep(0.2)
     ended.set()
@@ -80,6 +81,7 @@ def _launched(binary: str, deadline: float) -> tuple[subprocess.Popen[bytes], st
         process = subprocess.Popen(
             [binary, "-host", "127.0.0.1", "-port", str(port)],
             stdin=subprocess.DEVNULL,
+            # Standard error: standard output has the address of the front, which its caller reads.
             stdout=sys.stderr,
             preexec_fn=_die_with_parent,
         )

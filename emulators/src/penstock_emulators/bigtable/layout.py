@@ -70,6 +70,7 @@ class Layout:
     @classmethod
     def between(cls, keys: Iterable[bytes]) -> Layout:
         """Return a new layout with these boundaries and no changes."""
+        # Boundaries may be given in any order and twice.
         partitions = cls.whole().with_boundaries(keys).partitions
         return cls(partitions, (0,) * len(partitions))
 
@@ -84,6 +85,7 @@ class Layout:
 
     def incarnation(self, partition: KeyRange) -> int | None:
         """Return the incarnation of a partition, or None if there is no such partition now."""
+        # A range that only lies in a partition has no incarnation.
         found = self.holding(partition.start)
         return self.incarnations[self.partitions.index(found)] if found == partition else None
 
@@ -122,6 +124,7 @@ class Layout:
     def move(self, key: bytes) -> Layout:
         """Give the partition that holds `key` a new incarnation, as when it moves to another server."""
         moved = self.holding(key)
+        # The range stays and the incarnation changes, so streams of the partition close.
         again = tuple(
             self.changes + 1 if partition == moved else born
             for partition, born in zip(self.partitions, self.incarnations, strict=True)
@@ -130,6 +133,7 @@ class Layout:
 
     def with_boundaries(self, keys: Iterable[bytes]) -> Layout:
         """Return the layout with these boundaries; a partition that stays keeps its incarnation."""
+        # A partition that neither begins nor ends elsewhere is untouched, and so are its streams.
         known = dict(zip(self.partitions, self.incarnations, strict=True))
         starts = sorted({b"", *keys})
         partitions = tuple(KeyRange(start, end) for start, end in pairwise((*starts, b"")))
@@ -157,6 +161,7 @@ def random_change(layout: Layout, rng: Random, keys: Sequence[bytes], most: int 
     splits are likelier. Without a usable key, a boundary is merged or a partition moves.
     """
     fresh = [key for key in keys if key and key not in layout.boundaries]
+    # `move` is possible in any layout.
     kinds = ["move"]
     if fresh and len(layout.partitions) < most:
         kinds += ["split"] * (6 if len(layout.partitions) < 3 else 3)
@@ -175,5 +180,6 @@ def random_change(layout: Layout, rng: Random, keys: Sequence[bytes], most: int 
 def _crossing(layout: Layout, rng: Random, key: bytes) -> Layout:
     """Move a boundary of the partition that holds `key` to `key`."""
     partition = layout.holding(key)
+    # The ends of the key space are no boundaries.
     boundary = rng.choice([end for end in (partition.start, partition.end) if end])
     return layout.cross(boundary, key)

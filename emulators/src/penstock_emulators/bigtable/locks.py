@@ -25,6 +25,7 @@ EVERYTHING = (1 << STRIPES + LANES) - 1
 def stripes_of(keys: Iterable[bytes]) -> int:
     """Return the stripes of the rows with these keys."""
     stripes = 0
+    # Two rows may share a stripe: they wait for each other without need, which is rare.
     for key in keys:
         stripes |= 1 << crc32(key) % STRIPES
     return stripes
@@ -75,6 +76,7 @@ class RowLocks:
         ):  # the stripes were given to this task before it was cancelled
             self._held &= ~stripes
         else:
+            # It was still in the queue, so it holds nothing.
             self._waiting = deque(entry for entry in self._waiting if entry[1] is not turn)
         self._hand_on()
 

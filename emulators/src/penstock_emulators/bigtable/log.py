@@ -38,12 +38,14 @@ class CommitClock:
         None is before `begun_us`, so that a reader that starts at a time gets every change written after it. The last
         is now, unless less than `count` microseconds have passed since then or since the last timestamp.
         """
+        # Three limits: the order of the log, the start of the write, and the present.
         first = max(self._last_us + 1, begun_us, self._now_us() - count + 1)
         self._last_us = first + count - 1
         return first
 
     def watermark_us(self) -> int:
         """Return now. Every later commit gets a later timestamp."""
+        # The watermark itself is taken: a later commit at this time would be below it.
         self._last_us = max(self._last_us, self._now_us())
         return self._last_us
 
@@ -68,6 +70,7 @@ class Log:
 
     def inject(self, record: Record) -> None:
         """Append a record with any commit timestamp."""
+        # Only injected records may break the order, and then the bisection is wrong.
         if self._records and record.commit_us < self._records[-1].commit_us:
             self._ascending = False
         self._records.append(record)
@@ -93,6 +96,7 @@ class Log:
     def forget(self, before_us: int) -> int:
         """Drop the records at the front that were committed before `before_us`; return how many."""
         gone = 0
+        # From the front only: a late record behind a younger one stays until its turn.
         while gone < len(self._records) and self._records[gone].commit_us < before_us:
             gone += 1
         del self._records[:gone]

@@ -53,6 +53,7 @@ def admit(mutations: Iterable[Any], families: Mapping[str, bool], now_us: int) -
         if kind == "set_cell":
             cell = mutation.set_cell
             aggregate = families.get(cell.family_name)
+            # One time for all cells of a request, as the service assigns it.
             if cell.timestamp_micros == SERVER_TIME:
                 cell.timestamp_micros = now_us - now_us % 1000
                 resolved = True
@@ -97,6 +98,7 @@ def shown(mutations: Sequence[Any], present: set[str] | None) -> Sequence[Any]:
     for mutation in mutations:
         if mutation.HasField("delete_from_row"):
             entries += [family_deleted(name) for name in sorted(present)]
+            # Deleted once: a second DeleteFromRow finds nothing.
             present.clear()
         else:
             entries.append(mutation)
@@ -132,6 +134,7 @@ def cell_deleted(family: str, qualifier: bytes, timestamp_us: int) -> Any:
     delete = mutation.delete_from_column
     delete.family_name, delete.column_qualifier = family, qualifier
     delete.time_range.start_timestamp_micros = timestamp_us
+    # Bigtable's timestamps are whole milliseconds, so this range holds one cell.
     delete.time_range.end_timestamp_micros = timestamp_us + 1000
     return mutation
 
@@ -162,6 +165,7 @@ def _check_aggregation(update: Any, kind: str, families: Mapping[str, bool]) -> 
     aggregate = families.get(update.family_name)
     if aggregate is None:
         return _unknown(update.family_name)
+    # The two kinds take different inputs: a number, and an encoded accumulator.
     wanted = "int_value" if kind == "add_to_cell" else "raw_value"
     given = (
         update.input.WhichOneof("kind") == wanted

@@ -74,6 +74,7 @@ class Operations:
 
     async def call(self, body: bytes, context: Any) -> bytes:
         """Serve one call: a google.protobuf.Struct with `operation` and its arguments, and one in return."""
+        # Struct has only doubles, so numbers are converted where they are used.
         given = json_format.MessageToDict(struct_pb2.Struct.FromString(body))
         try:
             answer = await self._answer(given.pop("operation", ""), given)
@@ -96,6 +97,7 @@ class Operations:
         if not mutations:
             raise ValueError("a record has at least one mutation")
         key = b64decode(given["row_key"])
+        # Before the record is logged: a reader may look at the row as soon as it has the record.
         if given["apply"]:
             await self._writes.apply_silently(given["table"], key, mutations)
         origin = (
@@ -133,6 +135,7 @@ def _chunk_bytes(stream: ChangeStream, given: Arguments) -> None:
 def _end_streams_without_close(stream: ChangeStream, given: Arguments) -> Answer:
     """End each open stream once, also one that is waiting."""
     count = len(stream.readers)
+    # One fault for each open stream, so that each of them ends.
     stream.faults.extend([Armed(Fault.END_WITHOUT_CLOSE)] * count)
     stream.wake()
     return {"streams": count}

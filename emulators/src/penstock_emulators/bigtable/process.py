@@ -36,6 +36,7 @@ class BigtableEmulator(Service[Control]):
             EmulatorNotFoundError: Google's emulator is not on this machine.
             EmulatorStartError: nothing listened within `timeout_seconds`.
         """
+        # Before the process starts, so that the caller gets the error and not a log.
         find_binary()
         emulator = cls(Control, {"--churn-seconds": churn_seconds, "--seed": seed}, log)
         emulator._launch(port, timeout_seconds)

@@ -33,6 +33,7 @@ class Profiles:
         """
         profile = profile or DEFAULT_PROFILE
         known = self._profiles.get((instance, profile))
+        # Every instance of the service has a default profile, also without a call that creates it.
         if known is None and profile == DEFAULT_PROFILE:
             known = self._profiles[instance, profile] = _default(instance)
         if known is None:
@@ -53,8 +54,10 @@ class Profiles:
     def update(self, wanted: Any, paths: list[str]) -> Any:
         """Change the fields of a profile that `paths` name and return it."""
         known = self.named(wanted.name)
+        # A mask may name a field inside of a routing policy, which is replaced as a whole.
         for path in {path.split(".")[0] for path in paths} & set(_FIELDS):
             known.ClearField(path)
+            # A description is a text and has no presence.
             if wanted.HasField(path) if path != "description" else True:
                 _copy(wanted, known, path)
         known.etag = str(int(known.etag) + 1)

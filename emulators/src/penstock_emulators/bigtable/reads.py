@@ -42,6 +42,7 @@ class Reads:
             session = Session.open(stream, request, now_us())
         except RequestError as error:
             raise _call_error(error.status) from None
+        # Known to the stream before the first step, so that no record is missed between the two.
         stream.readers.add(session.reader)
         try:
             await serve(session, context)
@@ -59,6 +60,7 @@ class Reads:
             profile = self._profiles.get(request.table_name.partition("/tables/")[0], request.app_profile_id)
         except ProfileError as error:
             raise CallError(grpc.StatusCode.NOT_FOUND, str(error)) from None
+        # As the service: two clusters apply changes in different orders.
         if not profile.HasField("single_cluster_routing"):
             raise CallError(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -77,6 +79,7 @@ async def serve(session: Session, context: Any) -> None:
         step = session.step(now)
         for response in step.responses:
             await context.write(response)
+        # OK ends the call without an exception.
         if step.end is not None:
             if step.end.code:
                 raise _call_error(step.end)

@@ -14,6 +14,7 @@ def condemned(rule: Any, timestamps: Sequence[int], now_us: int) -> list[int]:
 
     `rule` is a google.bigtable.admin.v2.GcRule; an empty one removes nothing.
     """
+    # Cells come newest first, so the index is the number of newer cells.
     return [stamp for place, stamp in enumerate(timestamps) if _removes(rule, place, now_us - stamp)]
 
 
@@ -21,6 +22,7 @@ def _removes(rule: Any, newer: int, age_us: int) -> bool:
     """Return whether a cell with `newer` newer cells is removed."""
     kind = rule.WhichOneof("rule")
     if kind == "max_num_versions":
+        # `>=`: as many versions as the rule keeps may remain.
         return bool(newer >= rule.max_num_versions)
     if kind == "max_age":
         return bool(age_us > rule.max_age.ToMicroseconds())

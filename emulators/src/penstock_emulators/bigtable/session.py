@@ -75,11 +75,14 @@ class Session:
         self.reader = Reader(start.keys)
         self._stream = stream
         self._mint: Mint | None = None
+        # A token may have parts at different positions, after a merge of parents that were read unequally.
         self._stand_at(start.parts)
+        # The scan begins at the earliest part; the others skip what they have.
         self._position = min(part.sequence for part in start.parts)
         self._as_of_us = start.as_of_us
         self._incarnation = stream.layout.incarnation(start.keys)
         self._end_us = end_us
+        # A partition that is gone already closes at once.
         self._heartbeat_us = heartbeat_us
         self._next_heartbeat_us = now_us + heartbeat_us
         self._close_at_us: int | None = None if self._incarnation is not None else now_us
@@ -133,6 +136,7 @@ class Session:
             return Step([], Status(NOT_FOUND, "the table was deleted"))
         if not stream.on:
             return Step([], Status(FAILED_PRECONDITION, _SWITCHED_OFF))
+        # Deletes what has expired, before the position is compared.
         stream.horizon_us()
         if self._position < stream.log.first:
             return Step([], Status(OUT_OF_RANGE, _EXPIRED))
@@ -149,12 +153,14 @@ class Session:
 
     def _close(self) -> bytes:
         ways = self._stream.layout.close(self.reader.keys)
+        # Each part continues where it stands.
         parts = tokens.advanced(self._parts, self._position)
         uid, wide = self._stream.uid, self._stream.wide_tokens
         given = []
         for part, target in ways:
             token = Token(uid, self._as_of_us, tokens.cut(parts, part))
             if wide:
+                # The service's bug: the token covers more than was asked for.
                 token = Token(uid, self._as_of_us, _widened(token.parts, target), loose=True)
             given.append((target if wide else part, token.encode()))
         message = "the partition was split, merged or moved; read the new partitions from these tokens"
@@ -170,12 +176,14 @@ class Session:
             wanted = self._wants(self._position, record)
             self._position += 1
             if not wanted:
+                # The record breaks off, and with it the call.
                 continue
             # Later records in the log are not older, except injected records, and these are late data.
             self._as_of_us = max(self._as_of_us, min(record.commit_us, now_us))
             answer = self._responses(record)
             if armed is not None:
                 hurt = damaged(answer, armed.fault, self._heartbeat(now_us))
+                # One interval from now on, also after a long scan.
                 if hurt is not None:
                     self._stream.faults.remove(armed)
                     return [*responses, *hurt], True
@@ -185,6 +193,7 @@ class Session:
                 break
         self.reader.records += sent
         if len(self._parts) > 1:
+            # Parts that have reached the same position become one, and one part has the cheap token.
             self._stand_at(tokens.advanced(self._parts, self._position))
         return responses, False
 
@@ -222,6 +231,7 @@ class Session:
         return Token(self._stream.uid, self._as_of_us, parts).encode()
 
     def _idle_until_us(self, now_us: int) -> int:
+        # The first of three times: a heartbeat, the end, the close.
         due = [self._next_heartbeat_us]
         if self._end_us is not None and self._end_us >= now_us:
             due.append(self._end_us + 1)
@@ -255,6 +265,7 @@ def _ended_by(fault: Fault) -> Step:
 def _widened(parts: tuple[Part, ...], target: KeyRange) -> tuple[Part, ...]:
     """Return `parts` extended to `target`: exact in their keys, repeating records of others in the rest."""
     first, last = parts[0].keys.start, parts[-1].keys.end
+    # The rest of the target was read by others, up to the same or a later position: their records come again.
     low = Part(target, min(part.sequence for part in parts), min(part.since_us for part in parts))
     before = [replace(low, keys=KeyRange(target.start, first))] if target.start != first else []
     after = [replace(low, keys=KeyRange(last, target.end))] if target.end != last else []
@@ -301,6 +312,7 @@ def _resumed(stream: ChangeStream, request: Any, keys: KeyRange) -> Token:
         start = tokens.opened_with(keys, stream.uid, given)
     except TokenError as error:
         raise RequestError(INVALID_ARGUMENT, str(error)) from None
+    # Either the token or a record of it has expired.
     if start.as_of_us < stream.horizon_us() or min(p.sequence for p in start.parts) < stream.log.first:
         raise RequestError(OUT_OF_RANGE, _EXPIRED)
     return start
@@ -314,5 +326,6 @@ def _started_at(stream: ChangeStream, start_us: int, keys: KeyRange, now_us: int
             OUT_OF_RANGE,
             "start_time lies before the change stream's creation or its retention period; pass a later one",
         )
+    # The first record at or after the start; older ones of the log are skipped by `since_us`.
     sequence = max(stream.log.first, stream.log.sequence_at(start_us))
     return Token(stream.uid, start_us, (Part(keys, sequence, start_us),))

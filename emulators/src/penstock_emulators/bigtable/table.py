@@ -65,6 +65,7 @@ class ChangeStream:
         The caller holds the rows' locks.
         """
         changes = [change for change in changes if change[1]]
+        # A stream that is off has no reader who could miss the record.
         if not changes or not self.on:
             return
         first_us = self.clock.take(len(changes), begun_us)
@@ -94,6 +95,7 @@ class ChangeStream:
 
     def horizon_us(self) -> int:
         """Delete records older than the retention period; return the earliest time that can be read."""
+        # Called by readers and not by a timer: without a reader nothing has to expire.
         oldest_us = self._now_us() - self.retention_us
         if oldest_us > self._expired_us:
             self.expire(oldest_us)
@@ -128,6 +130,7 @@ class ChangeStream:
     def sampled_keys(self, rng: random.Random, count: int = 8) -> list[bytes]:
         """Return some keys of recent records, for random layout changes."""
         recent = self.log.read(max(self.log.first, self.log.end - 1000), 1000)
+        # With repeats, so that few keys are enough for many changes.
         return [record.key for record in rng.choices(recent, k=count)] if recent else []
 
     # Watermarks
@@ -166,6 +169,7 @@ class Table:
     def switch_on(self, retention_us: int, now_us: Callable[[], int]) -> None:
         """Start the change stream, or change the retention period of one that is on."""
         if self.stream is not None:
+            # The retention of a running stream may change; its records stay.
             self.stream.retention_us = retention_us
         else:
             self.stream = ChangeStream(retention_us, Layout.between(self.first_boundaries), now_us)

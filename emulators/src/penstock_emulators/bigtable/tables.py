@@ -75,6 +75,7 @@ class Tables:
         Raises:
             CallError: NOT_FOUND.
         """
+        # A table of an earlier run of the backend.
         if name not in self._tables:
             self.add(name, dict((await self._schema(name)).column_families))
         return self._tables[name]
@@ -109,6 +110,7 @@ class Tables:
 
     def forget(self, name: str) -> None:
         """Remove a table that was deleted; its stream ends."""
+        # Removed first: a stream that is asked for now must not be found.
         table = self._tables.pop(name, None)
         if table is not None:
             table.switch_off(deleted=True)

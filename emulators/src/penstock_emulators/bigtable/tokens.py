@@ -97,6 +97,7 @@ class Mint:
 
     def token(self, as_of_us: int, sequence: int) -> str:
         """Return what `Token.encode` would."""
+        # Base64 hides the fields, as the service's tokens are opaque.
         text = f"{self._head}{as_of_us}{self._keys}{sequence}{self._since}"
         return urlsafe_b64encode(text.encode("ascii")).decode("ascii")
 
@@ -110,11 +111,13 @@ def opened_with(partition: KeyRange, uid: str, given: Iterable[tuple[KeyRange, s
 
     Source: proto comments of ReadChangeStreamRequest.continuation_tokens.
     """
+    # A client may send the tokens in any order.
     tokens = sorted(((keys, _checked(keys, uid, text)) for keys, text in given), key=lambda pair: pair[0])
     if not tokens:
         raise TokenError("no continuation token was given")
     _require_cover(partition, [keys for keys, _ in tokens])
     parts = joined([part for keys, token in tokens for part in cut(token.parts, keys)])
+    # The oldest time counts, because all records before it were read.
     return Token(uid, min(token.as_of_us for _, token in tokens), parts)
 
 
@@ -135,6 +138,7 @@ def joined(parts: Sequence[Part]) -> tuple[Part, ...]:
     whole: list[Part] = []
     for part in parts:
         if whole and (whole[-1].sequence, whole[-1].since_us) == (part.sequence, part.since_us):
+            # Neighbours with one position: the scan has passed both.
             whole[-1] = replace(part, keys=KeyRange(whole[-1].keys.start, part.keys.end))
         else:
             whole.append(part)
@@ -148,6 +152,7 @@ def part_for(parts: Sequence[Part], key: bytes) -> Part:
 
 def _checked(keys: KeyRange, uid: str, text: str) -> Token:
     token = Token.decode(text)
+    # The id of the stream changes with the table, so old tokens are recognized.
     if token.uid != uid:
         raise TokenError(
             "the continuation token is of another table, or from before the table was recreated or its "

@@ -21,10 +21,12 @@ class Unbroken:
         task = asyncio.ensure_future(work)
         self._underway.add(task)
         task.add_done_callback(self._settled)
+        # `shield`: the cancellation of the call does not reach the task.
         answer: Awaitable[Answer] = asyncio.shield(task)
         return await answer
 
     def _settled(self, task: asyncio.Task[Any]) -> None:
         self._underway.discard(task)
         if not task.cancelled():
+            # Read, so that asyncio does not warn about an error that no one awaits.
             task.exception()

@@ -48,6 +48,7 @@ class RecordEncoder:
 
     def __init__(self, origin: Origin, chunk_bytes: int) -> None:
         """Encode once what is the same in all records."""
+        # The tags of fields are written as bytes: number << 3 | 2 for a length-delimited field.
         cluster = _field(0x12, origin.cluster.encode()) if origin.cluster else b""
         self._head = b"\x08" + _varint(origin.kind) + cluster
         self._tiebreaker = b"\x28" + _varint(origin.tiebreaker) if origin.tiebreaker else b""
@@ -64,6 +65,7 @@ class RecordEncoder:
         if sum(map(len, cells)) <= self._chunk_bytes:
             return (head + b"".join([_field(0x32, _field(0x12, cell)) for cell in cells]),)
         first, *others = _messages(mutations, cells, self._chunk_bytes)
+        # Type CONTINUATION; the service repeats neither the key nor the time.
         return (head + first, *(b"\x08\x03" + other for other in others))
 
 
@@ -112,6 +114,7 @@ def _messages(mutations: Sequence[Any], cells: Sequence[bytes], limit: int) -> I
     message: list[bytes] = []
     size = 0
     for mutation, cell in zip(mutations, cells, strict=True):
+        # A long value starts in the room that is left, as the service fills messages.
         for chunk, weight in _chunks(mutation, cell, limit, limit - size if size < limit else limit):
             if message and size + weight > limit:
                 yield b"".join(message)
@@ -142,6 +145,7 @@ def _chunk_of_value(mutation: Any, piece: bytes, offset: int, total: int) -> byt
     chunk.chunk_info.chunked_value_size = total
     chunk.chunk_info.chunked_value_offset = offset
     chunk.chunk_info.last_chunk = offset + len(piece) == total
+    # The first chunk names the cell, and the others only carry bytes.
     if not offset:
         chunk.mutation.set_cell.family_name = mutation.set_cell.family_name
         chunk.mutation.set_cell.column_qualifier = mutation.set_cell.column_qualifier
@@ -157,6 +161,7 @@ def _timestamp(us: int) -> bytes:
 
 
 @lru_cache(maxsize=64)
+# Nearly all records of a second share these bytes.
 def _seconds(seconds: int) -> bytes:
     return b"\x08" + _varint(seconds) + b"\x10"
 
@@ -183,6 +188,7 @@ def _varint(number: int) -> bytes:
                 number >> 28,
             )
         )
+    # Protobuf extends the sign to 64 bits.
     number &= (1 << 64) - 1
     octets = bytearray()
     while number > 127:

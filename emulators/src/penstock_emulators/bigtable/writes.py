@@ -76,6 +76,7 @@ class Writes:
                 return await self._backend.unary(DATA + "MutateRow", body, context)
             self._require_profile(table, request)
             _require_shape(len(request.mutations), request.row_key)
+            # Forwarded as it came, unless a time was filled in.
             if _admitted(request.mutations, table):
                 body = request.SerializeToString()
             # Before the write: afterwards the families that a DeleteFromRow has emptied cannot be found any more.
@@ -114,6 +115,7 @@ class Writes:
         rest.CopyFrom(request)
         del rest.entries[:]
         rest.entries.extend(request.entries[place] for place in kept)
+        # The backend numbers the entries that it got, so their indexes are mapped back.
         answer = MutateRowsResponse()
         if kept:
             for message in await self._all_rows(table, rest, rest.SerializeToString(), context):
@@ -154,6 +156,7 @@ class Writes:
             present = await self._present(table, [request] if deletes_row(either) else [])
             begun_us = now_us()
             answer = await self._backend.unary(DATA + "CheckAndMutateRow", body, context)
+            # Only the answer says which branch was applied.
             matched = CheckAndMutateRowResponse.FromString(answer).predicate_matched
             chosen = request.true_mutations if matched else request.false_mutations
             self._log(table, request, [(request.row_key, chosen)], present, begun_us)
@@ -174,6 +177,7 @@ class Writes:
                 raise _call_error(refusal)
             begun_us = now_us()
             answer = await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
+            # The answer has the cells that were written, with their times.
             cells = cells_set(ReadModifyWriteRowResponse.FromString(answer).row)
             self._log(table, request, [(request.row_key, cells)], {}, begun_us)
         return answer
@@ -186,6 +190,7 @@ class Writes:
         async with self._tables.writing(request.name, EVERY_ROW) as table:
             if table is None:
                 return await self._backend.unary(TABLE_ADMIN + "DropRowRange", body, context)
+            # Read before the call, because the rows are gone after it.
             dropped = await self._backend.families_with_data(table.name, rows_from(request.row_key_prefix))
             begun_us = now_us()
             answer = await self._backend.unary(TABLE_ADMIN + "DropRowRange", body, context)
@@ -225,6 +230,7 @@ class Writes:
             begun_us = now_us()
             changes = await self._condemned(table)
             for key, mutations in changes:
+                # One row at a time: a mutation of the backend is atomic per row.
                 request = MutateRow(table_name=table.name, row_key=key, mutations=mutations)
                 await self._backend.unary(DATA + "MutateRow", request.SerializeToString())
             if table.stream is not None:
@@ -242,6 +248,7 @@ class Writes:
             columns.setdefault((key, family, qualifier), []).append(stamp)
         changes: dict[bytes, list[Any]] = {}
         for (key, family, qualifier), stamps in columns.items():
+            # The rule needs all cells of a column, newest first.
             for stamp in condemned(table.families[family].gc_rule, stamps, now_us()):
                 changes.setdefault(key, []).append(cell_deleted(family, qualifier, stamp))
         return list(changes.items())

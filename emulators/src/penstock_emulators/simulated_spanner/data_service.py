@@ -81,6 +81,7 @@ class SpannerService:
         """Make several sessions."""
         made = [
             self._service.create_session(request.database, False)
+            # A client that asks for none gets one, as from the service.
             for _ in range(max(1, request.session_count))
         ]
         return _BatchCreateSessionsResponse(session=[session_message(each) for each in made])
@@ -114,11 +115,13 @@ class SpannerService:
         # A client repeats a commit whose answer it did not get; the second one must not commit again.
         if request.transaction_id in session.committed:
             return session.committed[request.transaction_id]
+        # A commit without `begin` is a transaction of its mutations only.
         transaction = ReadWrite(
             session.database, b"", request.single_use_transaction.exclude_txn_from_change_streams
         )
         if request.WhichOneof("transaction") == "transaction_id":
             transaction = session.read_write(request.transaction_id)
+        # DML first, in its order; the mutations of the request follow.
         mutations = [*transaction.mutations, *(mutation(session, each) for each in request.mutations)]
         done = session.database.commit(
             mutations,
@@ -134,6 +137,7 @@ class SpannerService:
         if request.return_commit_stats:
             response.commit_stats.mutation_count = done.mutation_count
         if request.transaction_id:
+            # A committed transaction cannot be used again, but its answer can be asked for.
             session.transactions.pop(request.transaction_id, None)
             session.committed[request.transaction_id] = response
         return response
@@ -142,6 +146,7 @@ class SpannerService:
         """Encode the records of a commit once for all readers, and wake the queries that wait for them."""
         for stream, partition in done.partitions:
             partition.seal(encoder(database.schema.dialect, stream.definition.partition_mode))
+        # Queries that have nothing to send sleep until a partition of theirs has a record.
         self._service.wake([partition.token for _, partition in done.partitions])
 
     async def rollback(self, request: Any) -> Any:
@@ -186,6 +191,7 @@ class SpannerService:
 
     async def execute_sql(self, request: Any) -> Any:
         """Answer a query or a DML statement at once."""
+        # The query is parsed for its form before it is run: a change stream is no table.
         session = self._service.session(request.session)
         if self._change_query(session, request) is not None:
             raise invalid(
@@ -205,12 +211,14 @@ class SpannerService:
             try:
                 result = _executed(session, statement, transaction, self._now())
             except ServiceError as error:
+                # An error of the first statement is the error of the call; later ones are part of the answer.
                 if not number:
                     raise
                 response.status.code = _STATUS_NUMBERS.get(error.code, 2)
                 response.status.message = str(error)
                 break
             response.result_sets.append(result_set(metadata, result))
+            # The transaction is named once, in the first result.
             metadata = _Metadata()
         return response
 
@@ -252,6 +260,7 @@ class SpannerService:
     async def _partitioned(self, request: Any) -> tuple[Session, Snapshot, Any]:
         session = self._service.session(request.session)
         transaction, metadata = await self._selected(session, request.transaction)
+        # A partitioned read is repeated with tokens, so its rows must not change.
         if not isinstance(transaction, Snapshot):
             raise invalid("Partitioned reads can only be performed in a read-only transaction.")
         response = _PartitionResponse()
@@ -267,12 +276,14 @@ class SpannerService:
         columns = [table.columns[table.index(name)] for name in request.columns]
         fill_row_type(metadata, [(each.name, each.kind) for each in columns])
         if request.data_boost_enabled and not request.partition_token:
+            # As the service: Data Boost reads partitions only.
             raise invalid("Data Boost can only be used for reads with a partition token.")
         if request.partition_token and isinstance(transaction, Snapshot):
             rows = rows_of_token(request, transaction.id, _partitioned_rows(table, request, transaction))
         else:
             rows = _rows(table, key_set(table, request.key_set), transaction)
         found = ([row.get(each.name) for each in columns] for row in rows)
+        # Lazily, so that a limit reads no more rows than it returns.
         return metadata, islice(found, request.limit or None)
 
     async def _selected(self, session: Session, selector: Any) -> tuple[AnyTransaction, Any]:
@@ -334,7 +345,9 @@ def _rows(table: Table, keys: KeySet, transaction: AnyTransaction) -> list[Row]:
     """Return the rows of a read in key order."""
     if not keys.scans:
         found = (
-            transaction.row(table, order) for order in sorted({order_of(table, key) for key in keys.keys})
+            # Sorted, because a read returns rows in the order of the key.
+            transaction.row(table, order)
+            for order in sorted({order_of(table, key) for key in keys.keys})
         )
         return [row for row in found if row is not None]
     single = {order_of(table, key) for key in keys.keys}
@@ -350,6 +363,7 @@ def _rows(table: Table, keys: KeySet, transaction: AnyTransaction) -> list[Row]:
 def _partitioned_rows(table: Table, request: Any, transaction: Snapshot) -> list[Row]:
     """As `_rows`, once for all tokens of a partitioned read."""
     read = read_number(request)
+    # All tokens of one read share its rows, so that together they have each row once.
     if transaction.partitioned[0] != read:
         transaction.partitioned = read, _rows(table, key_set(table, request.key_set), transaction)
     return transaction.partitioned[1]
@@ -360,6 +374,7 @@ def _rows_of_range(table: Table, keys: KeySet, transaction: Snapshot) -> list[Ro
     found = []
     (one,) = keys.ranges
     for order, row in transaction.scan(table, one.start):
+        # Keys are sorted, so the first one behind the range ends the read.
         if one.holds(order):
             found.append(row)
         elif not one.begins_after(order):

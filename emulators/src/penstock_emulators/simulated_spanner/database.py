@@ -83,11 +83,13 @@ class Database:
             ServiceError: a statement is refused.
         """
         for statement in statements:
+            # Each statement has its own time, as a schema change of the service has.
             timestamp = self._timestamp(now)
             apply_statement(self.schema, statement)
             self._follow_schema(timestamp)
 
     def _follow_schema(self, timestamp: int) -> None:
+        # Rows and streams of dropped tables go; new ones begin empty.
         for name in list(self._rows):
             if name not in self.schema.tables:
                 del self._rows[name]
@@ -104,6 +106,7 @@ class Database:
                     self.schema.placements,
                     created=timestamp,
                     partitions=self._partitions,
+                    # Seeded by the database, so that a replay has the same partitions.
                     rng=random.Random(self._rng.random()),
                 )
                 continue
@@ -115,6 +118,7 @@ class Database:
 
     def read_timestamp(self, now: int) -> int:
         """Return the timestamp of a strong read: at or after every commit, and before every later one."""
+        # A later commit gets a higher timestamp, so a repeated read returns the same rows.
         self.close(max(now, self.last))
         return self._closed
 
@@ -156,11 +160,13 @@ class Database:
         Raises:
             ServiceError: ABORTED if what `reads` says was read has changed, or what a mutation is refused for.
         """
+        # Before anything is applied: an aborted transaction leaves no trace.
         self._check_reads(reads or ReadSet())
         transaction = self.begin()
         for mutation in mutations:
             transaction.apply(mutation)
         changes = transaction.changes()
+        # The service cannot move a row between placements in one mutation either.
         self._check_placements(changes)
         timestamp = self._timestamp(now, changes)
         for change in changes:
@@ -168,6 +174,7 @@ class Database:
             self._rows[change.table.name].put(change.order, timestamp, change.after)
             self._written[change.table.name] = timestamp
         partitions = self._record(changes, timestamp, tag, excluded)
+        # A row without values, such as a deletion, counts as one mutation.
         return Committed(timestamp, sum(len(each.written) or 1 for each in changes), tuple(partitions))
 
     def change_ranges(
@@ -195,6 +202,7 @@ class Database:
             touched = ranges.move(tokens[0], timestamp, self._sequence, to)
         else:
             raise ValueError(f"{action!r} is no change of key ranges; there are split, merge and move")
+        # The next commit at this timestamp must sort after the records of the change.
         self._sequence += _SEQUENCES_OF_A_RANGE_CHANGE
         return timestamp, touched
 
@@ -202,6 +210,7 @@ class Database:
         """Drop the records that are older than the retention."""
         for stream in self.streams.values():
             for ranges in stream.functions.values():
+                # Records of all streams are dropped at once, when a test asks for it.
                 ranges.forget_before(now - stream.retention)
 
     def _record(
@@ -211,6 +220,7 @@ class Database:
             return []
         # Ids come from the seed, so that a replayed history has the same ids.
         transaction = f"{self._rng.getrandbits(64):016x}"
+        # All streams use the same sequences, so a record has one sequence in each of them.
         first = after = self._sequence
         touched: list[tuple[ChangeStream, Partition]] = []
         for stream in self.streams.values():
@@ -250,10 +260,12 @@ class Database:
         # Upwards: a commit is never dated before the moment at which it was asked for.
         present = -(-now // self._granularity) * self._granularity
         if present <= self.last or present <= self._closed:
+            # Sharing is possible before the timestamp was read by anyone.
             can_share = self._granularity > MICROSECOND and changes is not None and self.last > self._closed
             if can_share and present == self.last and not self._is_written(changes or (), self.last):
                 return self.last
             above = max(self.last, self._closed) + 1
+            # Whole microseconds: the service's commit timestamps have no more.
             present = -(-above // MICROSECOND) * MICROSECOND
         self.last, self._sequence = present, 0
         return present
@@ -264,9 +276,11 @@ class Database:
     def _check_reads(self, reads: ReadSet) -> None:
         """Abort a transaction if another one changed what it read: the simulation has no locks."""
         for (table, order), version in reads.rows.items():
+            # Optimistic: the version that was read must still be the newest.
             if table not in self._rows or self._rows[table].latest(order)[0] != version:
                 raise _aborted()
         for table, moment in reads.scans.items():
+            # A scan has no versions of rows that it did not find, so any write to the table counts.
             if self._written.get(table, 0) > moment:
                 raise _aborted()
 
@@ -285,6 +299,7 @@ def _aborted() -> ServiceError:
 
 def _placement(change: Change) -> str:
     column = change.table.placement_column
+    # A deletion belongs to the placement that the row had.
     row = change.after or change.before or {}
     value = row.get(change.table.columns[column].name) if column is not None else None
     return value or DEFAULT_PLACEMENT
@@ -293,4 +308,5 @@ def _placement(change: Change) -> str:
 def _fill_commit_timestamp(change: Change, timestamp: int) -> None:
     if change.after and COMMIT_TIMESTAMP in change.after.values():
         text = format_timestamp(timestamp)
+        # The placeholder becomes the timestamp of the commit, which is known only now.
         change.after = {n: text if v == COMMIT_TIMESTAMP else v for n, v in change.after.items()}

@@ -48,6 +48,7 @@ def apply_statement(schema: Schema, statement: str) -> None:
     reader = Reader(tokenize(statement, schema.dialect), schema.dialect)
     retention = _VERSION_RETENTION.search(statement) if reader.at_words("ALTER DATABASE") else None
     if retention:
+        # Parsed for its errors: a wrong period must be refused, as by the service.
         duration_seconds(retention[1])
         schema.version_retention = retention[1]
     if not any(reader.at_words(words) for words in _WITHOUT_EFFECT):
@@ -57,6 +58,7 @@ def apply_statement(schema: Schema, statement: str) -> None:
                 break
         else:
             raise invalid(f"Error parsing Spanner DDL statement: {statement.strip()[:80]}")
+    # Kept as text: GetDatabaseDdl returns the statements that were applied.
     schema.statements.append(statement)
 
 

@@ -75,6 +75,7 @@ def _disjunction(reader: Reader, scope: Scope) -> Evaluate:
         terms.append(_conjunction(reader, scope))
     if len(terms) == 1:
         return terms[0]
+    # A column need not be equal if only one branch says so, and then a look-up by key would lose rows.
     scope.equal = start  # a branch of an OR need not hold
     return lambda row: (any(is_true(each, row) for each in terms), BOOL)
 
@@ -89,6 +90,7 @@ def _conjunction(reader: Reader, scope: Scope) -> Evaluate:
 def _negation(reader: Reader, scope: Scope) -> Evaluate:
     if not reader.accept("NOT"):
         return _comparison(reader, scope)
+    # Under NOT an equality says the opposite.
     before = dict(scope.equal)
     inner = _negation(reader, scope)
     scope.equal = before
@@ -102,6 +104,7 @@ def _not(value: Value) -> bool | None:
 def _comparison(reader: Reader, scope: Scope) -> Evaluate:
     first = reader.position
     left = _sum(reader, scope)
+    # Only a bare column and a bare value can be used for a look-up by key.
     single_column = reader.position == first + 1
     if reader.next.kind == "mark" and reader.next.text in _COMPARISONS:
         operator = reader.take().text
@@ -128,6 +131,7 @@ def _comparison(reader: Reader, scope: Scope) -> Evaluate:
 
 
 def _note_equality(reader: Reader, scope: Scope, column_at: int, value_at: int) -> None:
+    # The reader goes back to the two tokens, and then to where it was.
     here, reader.position = reader.position, column_at
     token = reader.next
     reader.position = value_at
@@ -159,6 +163,7 @@ def _within(value: Evaluate, low: Evaluate, high: Evaluate) -> Evaluate:
 
 def _comparable(left: Typed, right: Typed) -> tuple[Any, Any]:
     kind = left[1] or right[1] or STRING
+    # NULL compares as unknown, whatever the other side is.
     if left[0] is None or right[0] is None:
         return None, None
     return sort_key(canonical(left[0], kind), kind), sort_key(canonical(right[0], kind), kind)
@@ -194,6 +199,7 @@ def _likeness(left: Evaluate, pattern: Evaluate) -> Evaluate:
         text, like = left(row)[0], pattern(row)[0]
         if text is None or like is None:
             return None, BOOL
+        # The two wildcards of LIKE; everything else is literal.
         parts = (".*" if c == "%" else "." if c == "_" else re.escape(c) for c in like)
         return re.fullmatch("".join(parts), text, re.DOTALL) is not None, BOOL
 
@@ -214,6 +220,7 @@ def _added(left: Evaluate, right: Evaluate, sign: int) -> Evaluate:
         kind = kind_a or kind_b or INT64
         if a is None or b is None:
             return None, kind
+        # Floats are added as floats; other numbers exactly.
         if kind.code in ("FLOAT32", "FLOAT64"):
             return float(a) + sign * float(b), kind
         with localcontext() as context:
@@ -235,6 +242,7 @@ def _primary(reader: Reader, scope: Scope) -> Evaluate:
     if token.kind in ("string", "number", "parameter"):
         reader.take()
         value = _constant(token.kind, token.text, scope)
+        # A cast of the PostgreSQL dialect. The type comes from the other side.
         while reader.accept("::"):
             reader.path()
         return lambda row: value
@@ -246,6 +254,7 @@ def _primary(reader: Reader, scope: Scope) -> Evaluate:
     if reader.accept("CURRENT_TIMESTAMP") or reader.accept("NOW ( )"):
         reader.accept("( )")
         return lambda row: (scope.now, TIMESTAMP)
+    # The client library sends the commit timestamp as a value, so the function is not needed.
     if reader.at_words("PENDING_COMMIT_TIMESTAMP ( )"):
         raise unimplemented("PENDING_COMMIT_TIMESTAMP().")
     return _column(reader, scope)

@@ -51,6 +51,7 @@ class Faults:
     def of_query(self, stream: str, token: str, query: int) -> list[Fault]:
         """Return the faults of a change stream query, the first to happen first."""
         found = [each for each in self.pending if each.concerns(stream, token, query)]
+        # Sorted by rows: the query meets them in this order.
         return sorted(found, key=lambda fault: fault.after_rows)
 
     def of_call(self, method: str) -> Fault | None:
@@ -64,5 +65,6 @@ class Faults:
     def happened(self, fault: Fault) -> None:
         """Count a fault as happened."""
         fault.times -= 1
+        # A fault may be counted twice by two queries, so its absence is no error.
         if fault.times <= 0 and fault in self.pending:
             self.pending.remove(fault)

@@ -24,6 +24,7 @@ from penstock_emulators.simulated_spanner.mutation import REPLACE, UPDATE, UPSER
 from penstock_emulators.simulated_spanner.schema import Table
 from penstock_emulators.simulated_spanner.value import Value
 
+# The edges of 64 bits, and the first integer that a double cannot hold.
 _INT64_EDGES = ("0", "-1", str((1 << 63) - 1), str(-(1 << 63)), str((1 << 53) + 1))
 _TEXTS = ("", "NULL", "{}", "Zoë ✓ 東京", 'quotes " and \\ and \n lines', "\u2028", "\x7f")
 _MOST_NANOSECONDS = 2_000_000_000
@@ -48,6 +49,7 @@ def play(
     commits = 0
     functions = [ranges for stream in database.streams.values() for ranges in stream.functions.values()]
     for _ in range(steps):
+        # Often nothing, so that several things happen at one time.
         clock.advance(rng.choice((0, 0, 1_000, rng.randrange(_MOST_NANOSECONDS))))
         if functions and rng.random() < churn_share:
             ranges = rng.choice(functions)
@@ -63,6 +65,7 @@ def play(
 
 def _mutations(database: Database, rng: random.Random, keys: int) -> list[Mutation]:
     found: list[Mutation] = []
+    # Small transactions are the usual case, and large ones must occur.
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
         table = database.schema.tables[rng.choice(list(database.schema.tables))]
         found.append(_mutation(database, table, rng, keys))
@@ -144,6 +147,7 @@ def _float(rng: random.Random, kind: ColumnType) -> Value:
 
 def _numeric(rng: random.Random, kind: ColumnType) -> str:
     if kind.annotation:
+        # PostgreSQL's numeric has NaN, and more digits than Spanner's NUMERIC.
         return rng.choice(
             ("NaN", "0", "1.50", "-0.001", "9" * 60 + "." + "9" * 40, str(rng.randrange(10**9)))
         )
@@ -156,6 +160,7 @@ def _timestamp(rng: random.Random, _: ColumnType) -> str:
 
 
 def _json(rng: random.Random, kind: ColumnType) -> str:
+    # JSON may contain line separators, which some readers of lines break at.
     value: Any = rng.choice((None, True, 0.5, "text", [], {}, {"a": [1, None, {"b": "\u2028"}]}))
     return json.dumps(value)
 

@@ -90,6 +90,7 @@ def _database_options(schema: Schema) -> Iterator[Row]:
 
 
 def _place(schema: Schema, name: str) -> Row:
+    # A named schema is a part of the table's name.
     named, _, bare = name.rpartition(".")
     default = "public" if schema.dialect == POSTGRESQL else ""
     return {"table_catalog": "", "table_schema": named or default, "table_name": bare}
@@ -109,6 +110,7 @@ def _columns(schema: Schema) -> Iterator[Row]:
                 "column_name": column.name,
                 "ordinal_position": str(number),
                 "is_nullable": "NO" if column.not_null else "YES",
+                # The generated columns of the service are not simulated.
                 "is_generated": "NEVER",
                 "spanner_type": column.kind.sql(schema.dialect, length),
             }
@@ -147,6 +149,7 @@ def _change_stream_tables(schema: Schema) -> Iterator[Row]:
         for table in schema.tables.values():
             watched = stream.watched(table)
             if watched is not None:
+                # The columns of the key are always watched, so they are not among `watched`.
                 everything = len(watched) + len(table.key) == len(table.columns)
                 place = _place(schema, table.name)
                 yield {**_stream(schema, stream), **place, "all_columns": _yes(schema, everything)}
@@ -178,6 +181,7 @@ def _routines(schema: Schema) -> Iterator[Row]:
     for stream in schema.streams.values():
         names = [""]
         if stream.has("per_placement_tvf"):
+            # A stream with one function per placement has no function without a suffix.
             names = [f"_{each}" for each in (DEFAULT_PLACEMENT, *schema.placements)]
         for suffix in names:
             yield {

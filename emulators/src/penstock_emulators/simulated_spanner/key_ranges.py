@@ -41,6 +41,7 @@ class KeyRanges(ABC):
         """Begin with `count` partitions that divide the key space evenly."""
         self.partitions: dict[str, Partition] = {}
         self._new_token = new_token
+        # Evenly, because nothing is known about the keys before the first row.
         self._starts = [SPACE * number // count for number in range(count)]
         self._owners = [self._open(timestamp, ()) for _ in range(count)]
 
@@ -56,6 +57,7 @@ class KeyRanges(ABC):
 
     def live(self) -> list[str]:
         """Return the tokens of the partitions that live now, in the order of their first ranges."""
+        # A partition may own several ranges in the mutable mode; the first one gives its place.
         return list(dict.fromkeys(self._owners))
 
     def live_at(self, timestamp: int) -> list[str]:
@@ -83,6 +85,7 @@ class KeyRanges(ABC):
     def forget_before(self, timestamp: int) -> None:
         """Drop records, and partitions that ended, below `timestamp`."""
         for partition in list(self.partitions.values()):
+            # A partition that ended is kept as long as its last record can be read.
             if partition.end is not None and partition.end < timestamp:
                 del self.partitions[partition.token]
             else:
@@ -99,6 +102,7 @@ class KeyRanges(ABC):
         self._join_equal_neighbours()
 
     def _join_equal_neighbours(self) -> None:
+        # Neighbours with one owner are one range: otherwise churn would make ever more of them.
         kept = [n for n, owner in enumerate(self._owners) if n == 0 or owner != self._owners[n - 1]]
         self._starts = [self._starts[number] for number in kept]
         self._owners = [self._owners[number] for number in kept]
@@ -118,6 +122,7 @@ class ImmutableRanges(KeyRanges):
         index = self._owners.index(token)
         low = self._starts[index]
         high = self._starts[index + 1] if index + 1 < len(self._starts) else SPACE
+        # A range of few positions cannot have more children than positions.
         ways = min(ways, high - low)
         children = [self._open(timestamp, (token,)) for _ in range(ways)]
         self._replace(index, [low + (high - low) * n // ways for n in range(ways)], children)
@@ -128,11 +133,13 @@ class ImmutableRanges(KeyRanges):
         """End the partitions, which must be neighbours; one child has all their keys."""
         self._check_live(*tokens)
         first, last = (choose(map(self._owners.index, tokens)) for choose in (min, max))
+        # The owners between the first and the last must be exactly those that are named.
         if last - first + 1 != len(set(tokens)):
             raise ValueError("only neighbouring partitions can be merged")
         child = self._open(timestamp, tuple(self._owners[first : last + 1]))
         self._starts[first : last + 1] = [self._starts[first]]
         self._owners[first : last + 1] = [child]
+        # Each parent announces the child, so a reader of any parent finds it.
         for token in tokens:
             self._end(token, timestamp, sequence, [child])
         return {*tokens, child}
@@ -144,6 +151,7 @@ class ImmutableRanges(KeyRanges):
     def _end(self, token: str, timestamp: int, sequence: int, children: list[str]) -> None:
         partition = self.partitions[token]
         partition.end = timestamp
+        # All children in one record: a reader knows the split as a whole.
         named = tuple((child, self.partitions[child].parents) for child in children)
         partition.append(Children(timestamp, sequence, named))
 
@@ -161,6 +169,7 @@ class MutableRanges(KeyRanges):
             return set()
         new = [self._open(timestamp, (token,)) for _ in range(ways - 1)]
         source = self.partitions[token]
+        # In this order at one timestamp; the module says why.
         source.append(PartitionStart(timestamp, sequence, tuple(new)))
         source.append(PartitionEvent(timestamp, sequence + 1, token, destinations=tuple(new)))
         for each in new:
@@ -170,6 +179,7 @@ class MutableRanges(KeyRanges):
 
     def merge(self, tokens: tuple[str, ...], timestamp: int, sequence: int) -> set[str]:
         """Move everything of the other partitions to the first one; the others end."""
+        # Twice the same token is one partition.
         self._check_live(*tokens)
         destination, *sources = dict.fromkeys(tokens)
         if not sources:
@@ -200,6 +210,7 @@ class MutableRanges(KeyRanges):
             partition.append(PartitionEnd(timestamp, sequence + 1, token))
             partition.end = timestamp
         self.partitions[destination].append(PartitionEvent(timestamp, sequence, destination, sources=sources))
+        # Ranges that do not touch stay apart, with one owner.
         # The sources may own ranges in several places; all of them move.
         self._owners = [destination if owner in sources else owner for owner in self._owners]
         self._join_equal_neighbours()

@@ -103,6 +103,7 @@ def key_set(table: Table, message: Any) -> KeySet:
     return KeySet(
         tuple(_key(table, key) for key in message.keys),
         tuple(_range(table, each) for each in message.ranges),
+        # proto-plus calls the field `all_`, because `all` is a function of Python.
         message.all_ if hasattr(message, "all_") else message.all,
     )
 
@@ -110,6 +111,7 @@ def key_set(table: Table, message: Any) -> KeySet:
 def _key(table: Table, message: Any) -> tuple[Any, ...]:
     values = [python_value(value) for value in message.values]
     kinds = [table.columns[number].kind for number in table.key]
+    # `strict=False`: the end of a range may be a prefix of the key.
     return tuple(canonical(value, kind) for value, kind in zip(values, kinds, strict=False))
 
 
@@ -125,6 +127,7 @@ def _range(table: Table, message: Any) -> KeyRange:
 
 def fill_row_type(metadata: Any, columns: list[tuple[str, ColumnType]]) -> None:
     """Set the row type of a ResultSetMetadata message."""
+    # Present, even without columns: clients read the field.
     metadata.row_type.SetInParent()
     for name, kind in columns:
         field = metadata.row_type.fields.add()
@@ -144,6 +147,7 @@ def messages(metadata: Any, rows: Any, stats: bytes = b"") -> Iterator[bytes]:
     """Yield the encoded PartialResultSets of rows; the last has the encoded ResultSetStats."""
     encoded = metadata.SerializeToString()
     source = iter(rows)
+    # One batch ahead, because the last message carries the statistics.
     last = list(islice(source, _ROWS_OF_A_MESSAGE))
     while True:
         following = list(islice(source, _ROWS_OF_A_MESSAGE))
@@ -152,6 +156,7 @@ def messages(metadata: Any, rows: Any, stats: bytes = b"") -> Iterator[bytes]:
             yield message + (wire.field(b"\x2a", stats) if stats else b"")
             return
         yield message
+        # The row type comes with the first message only.
         encoded, last = b"", following
 
 

@@ -65,6 +65,7 @@ class Change:
     @property
     def is_effect(self) -> bool:
         """Whether the row was touched at all, as readers see it."""
+        # A row that is inserted and deleted within a transaction never existed for readers.
         return self.before is not None or self.after is not None
 
 
@@ -104,6 +105,7 @@ class Transaction:
             ServiceError: a NOT NULL column has no value.
         """
         effects = [each for each in self._changes.values() if each.is_effect and _is_touched(each)]
+        # Checked at the end: a later mutation of the transaction may set the column.
         for change in effects:
             if change.after is not None:
                 _check_not_null(change.table, change.after)
@@ -117,6 +119,7 @@ class Transaction:
     def scan(self, table: Table) -> list[tuple[SortKey, Row]]:
         """Return the rows of a table as the mutations leave them, in key order."""
         changes = [each for each in self._changes.values() if each.table.name == table.name]
+        # Without changes the database's own order is used.
         rows = list(self._scan(table))
         if not changes:
             return rows
@@ -132,6 +135,7 @@ class Transaction:
         found = self._changes.get((table.name, order))
         if found is None:
             before = self._read(table, order)
+            # Read once; all later mutations of the row work on this change.
             found = self._changes[table.name, order] = Change(table, key, order, before, before)
         return found
 
@@ -143,12 +147,14 @@ class Transaction:
         if kind == UPDATE and change.after is None:
             raise not_found(f"Row [{_shown(key)}] in table {table.name} is missing. Row cannot be updated.")
         if kind == REPLACE:
+            # A replace is a deletion and an insertion, also for the change stream.
             self._delete(change)
         if change.after is None:
             change.recreated = change.before is not None
             # Columns that an insert does not name have their defaults, else NULL.
             change.after = {**_defaults(table), **row}
         else:
+            # Columns that an update does not name keep their values.
             change.after = {**change.after, **row}
         change.written |= row.keys()
 
@@ -161,6 +167,7 @@ class Transaction:
         found = [_checked_key(table, key) for key in keys.keys]
         if keys.scans:
             names = [table.columns[number].name for number in table.key]
+            # The rows as the transaction sees them: an earlier mutation may have added some.
             found += [tuple(row.get(n) for n in names) for row in keys.matching(self.scan(table))]
         return found
 

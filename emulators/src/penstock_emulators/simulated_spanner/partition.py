@@ -37,6 +37,7 @@ class Partition:
     def append(self, record: LoggedRecord) -> None:
         """Append a record, which must be later than the last."""
         place = (record.timestamp, record.sequence)
+        # A reader continues after a place, so a record must never appear before one that was sent.
         assert not self.places or self.places[-1] < place, "records of a partition are in order"
         self.places.append(place)
         self.records.append(record)
@@ -45,10 +46,12 @@ class Partition:
     def seal(self, encode: Callable[[LoggedRecord], bytes]) -> None:
         """Encode the new records and drop their mods: as bytes they take a tenth of the memory."""
         index = len(self.records) - 1
+        # From the end: older records are sealed already.
         while index >= 0 and self.encoded[index] is None:
             record = self.records[index]
             self.encoded[index] = encode(record)
             if isinstance(record, DataChange):
+                # The mods are in the bytes; the rest of the record is still asked for.
                 self.records[index] = replace(record, mods=())
             index -= 1
 
@@ -59,6 +62,7 @@ class Partition:
     def between(self, after: Place, until: int) -> range:
         """Return the indexes of the records after the place `after`, up to the timestamp `until`, inclusive."""
         low = bisect_right(self.places, after)
+        # A sequence of -1 is before every record of the next nanosecond, so the bound is exact.
         return range(low, max(low, bisect_left(self.places, (until + 1, -1))))
 
     def forget_before(self, timestamp: int) -> None:

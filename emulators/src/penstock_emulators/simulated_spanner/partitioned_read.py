@@ -30,12 +30,14 @@ _FEWEST_ROWS = 100
 def partition_tokens(request: Any, transaction: bytes, rows: int) -> list[bytes]:
     """Return the tokens of a PartitionRead of a table with `rows` rows."""
     wanted = request.partition_options.max_partitions or _PARTITIONS
+    # Few rows are not worth several tokens.
     count = max(1, min(wanted, rows // _FEWEST_ROWS))
     bounds = [rows * number // count for number in range(count + 1)]
     tokens = [
         json.dumps([transaction.decode(), read_number(request), low, high]).encode()
         for low, high in pairwise(bounds)
     ]
+    # Seeded, so that a replay has the same order, and shuffled, because the service promises none.
     random.Random(rows).shuffle(tokens)
     return tokens
 
@@ -52,12 +54,14 @@ def rows_of_token(request: Any, transaction: bytes, rows: Sequence[Item]) -> lis
         raise invalid("Invalid partition token.") from None
     if (owner, read) != (transaction.decode(), read_number(request)):
         raise invalid("Invalid partition token.")
+    # From the middle on: a client that takes the first row for the lowest key fails here.
     middle = (low + high) // 2
     return [*rows[middle:high], *rows[low:middle]]
 
 
 def read_number(request: Any) -> int:
     """Return a number that stands for the table, the columns and the keys of a read."""
+    # The number does not depend on the token, so a token of another read is recognized.
     return zlib.crc32(
         repr((request.table, list(request.columns), request.key_set.SerializeToString())).encode()
     )

@@ -73,6 +73,7 @@ class SimulatedSpanner(Service[Control]):
         `dialect` is GOOGLE_STANDARD_SQL or POSTGRESQL. `proto_descriptors` is an encoded FileDescriptorSet with
         the types of PROTO and ENUM columns.
         """
+        # Imported here: the control client of tests needs no admin API.
         import grpc
         from google.cloud.spanner_admin_database_v1.types import (
             CreateDatabaseRequest,
@@ -128,6 +129,7 @@ def _call(channel: Any, method: str, request: Any) -> None:
     try:
         call(request, timeout=60, wait_for_ready=True)
     except grpc.RpcError as error:
+        # Only an instance may exist already: a database of this name would have the rows of another test.
         if error.code() == grpc.StatusCode.ALREADY_EXISTS and "Instance" in (error.details() or ""):
             raise _AlreadyExistsError from None
         raise ValueError(f"the simulated Spanner refused: {error.details()}") from None

@@ -90,6 +90,7 @@ def row_metadata(dialect: str, partition_mode: str, function: str) -> bytes:
     """Return the encoded ResultSetMetadata of a change stream query."""
     metadata = _Metadata()
     field = metadata.row_type.fields.add()
+    # The names of the column, as the two dialects have them.
     field.name = function if dialect == POSTGRESQL else "ChangeRecord"
     if partition_mode == MUTABLE and dialect == POSTGRESQL:
         field.type_.code = _TypeCode.BYTES
@@ -122,6 +123,7 @@ def _fill_type(target: Any, kind: Any) -> None:
 
 def struct_value(record: Record) -> bytes:
     """Encode a record as the array of structs of GoogleSQL."""
+    # One of three arrays has an element, which says the kind of the record.
     kinds = [wire.EMPTY_LIST, wire.EMPTY_LIST, wire.EMPTY_LIST]
     if isinstance(record, DataChange):
         kinds[0] = wire.list_value((_data_struct(record),))
@@ -159,6 +161,7 @@ def _data_struct(record: DataChange) -> bytes:
 
 
 @lru_cache(maxsize=1024)
+# The columns of a table are the same in all of its records.
 def _columns_struct(columns: tuple[RecordColumn, ...]) -> bytes:
     return wire.list_value(
         [
@@ -295,6 +298,7 @@ def _fill_data(target: Any, record: DataChange) -> None:
         fill_column_type(metadata.type_, column.kind)
         metadata.is_primary_key = column.is_key
         metadata.ordinal_position = column.ordinal
+    # Values name their columns by index in `column_metadata`.
     indexes = {column.name: number for number, column in enumerate(record.columns)}
     for mod in record.mods:
         message = target.mods.add()
@@ -334,6 +338,7 @@ def fill_value(target: Any, value: Value) -> None:
     """Fill a google.protobuf.Value message."""
     if value is None:
         target.null_value = 0
+    # A bool before a number: in Python it is one.
     elif isinstance(value, bool):
         target.bool_value = value
     elif isinstance(value, (int, float)):
@@ -341,6 +346,7 @@ def fill_value(target: Any, value: Value) -> None:
     elif isinstance(value, str):
         target.string_value = value
     else:
+        # An empty list would otherwise leave the value without a kind.
         target.list_value.SetInParent()
         for each in value:
             fill_value(target.list_value.values.add(), each)
@@ -370,4 +376,5 @@ def value_bytes(value: Value) -> bytes:
 
 
 def _number(value: float) -> bytes:
+    # Protobuf: field 2 as a little-endian double.
     return b"\x11" + struct.pack("<d", value)

@@ -48,6 +48,7 @@ def order_of(table: Table, key: Key) -> SortKey:
     kinds: list[tuple[ColumnType, bool]] = [
         (table.columns[column].kind, down) for column, down in zip(table.key, table.descending, strict=True)
     ]
+    # `strict=False`: the ends of ranges may be prefixes of keys.
     parts = [(sort_key(value, kind), down) for value, (kind, down) in zip(key, kinds, strict=False)]
     return tuple(_Downwards(part) if down else part for part, down in parts)
 
@@ -79,6 +80,7 @@ class Rows:
 
     def scan(self, timestamp: int | None, start: SortKey | None = None) -> Iterator[tuple[SortKey, Row]]:
         """Yield the rows as of `timestamp`, in key order; from `start`, inclusive, which may be a prefix of a key."""
+        # Keys that were deleted stay in the tree, because older versions of them can be read.
         for order in self._versions.irange(minimum=start):
             row = self.at(order, timestamp)
             if row is not None:

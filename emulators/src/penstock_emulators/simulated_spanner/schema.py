@@ -88,10 +88,12 @@ class StreamDefinition:
 
     def watched(self, table: Table) -> tuple[int, ...] | None:
         """Return the indexes of the watched columns that are no key; None if the table is not watched."""
+        # Columns of the key are always watched.
         others = [number for number in range(len(table.columns)) if number not in table.key]
         if self.all_tables:
             return tuple(others)
         for name, columns in self.tables.items():
+            # Names are compared without case, as in GoogleSQL.
             if name.lower() == table.name.lower():
                 wanted = None if columns is None else {each.lower() for each in columns}
                 return tuple(n for n in others if wanted is None or table.columns[n].name.lower() in wanted)
@@ -141,6 +143,7 @@ class Schema:
 
 def find(names: Mapping[str, object], name: str) -> str | None:
     """Return the key of `names` that equals `name` but for case."""
+    # Usually the case is right, and then no search is needed.
     if name in names:
         return name
     return next((each for each in names if each.lower() == name.lower()), None)

@@ -68,6 +68,7 @@ class Server:
 
     async def stop(self) -> None:
         """Break off all calls and stop listening."""
+        # Before the calls end: churn would change partitions that no one reads any more.
         self.service.stop_churn()
         await self._server.stop(None)
 
@@ -112,6 +113,7 @@ class Server:
 
     def _unary(self, name: str, function: Unary, deserialize: Any) -> Any:
         async def answer(request: Any) -> Any:
+            # A fault comes before the call, so the call has had no effect.
             await self._meet_fault(name)
             return await function(request)
 
@@ -134,6 +136,7 @@ class Server:
         return grpc.unary_stream_rpc_method_handler(answer, request_deserializer=deserialize)
 
     async def _meet_fault(self, method: str) -> None:
+        # Nearly always there is none, and every call passes here.
         if not self.service.faults.pending:
             return
         fault = self.service.faults.of_call(method)

@@ -68,6 +68,7 @@ class Service:
         """
         found = self.databases.get(name)
         if found is None:
+            # Clients tell the two apart by the message.
             instance = name.partition("/databases/")[0]
             missing = "Database" if instance in self.instances else "Instance"
             raise not_found(f"{missing} not found: {name if missing == 'Database' else instance}")
@@ -93,6 +94,7 @@ class Service:
 
     def create_session(self, database: str, multiplexed: bool) -> Session:
         """Make a session."""
+        # Clients recognize a multiplexed session by its message only; the name is for people.
         name = f"{database}/sessions/{'multiplexed-' if multiplexed else ''}{next(self._numbers)}"
         session = self.sessions[name] = Session(name, self.database(database), multiplexed)
         return session

@@ -72,9 +72,11 @@ class Service:
         """
         self.calls[method] = self.calls.get(method, 0) + 1
         metadata = dict(context.invocation_metadata())
+        # The token of the service, and tokens of users who have logged in.
         accepted = {self.token, *self.logged_in}
         if self.token is not None and metadata.get("x-ydb-auth-ticket") not in accepted:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is invalid")
+        # A fault of a stream is met within the stream, after some messages.
         fault = None if method == "StreamRead" else self.faults.take(method)
         if fault is not None:
             await asyncio.sleep(fault.delay_seconds)
@@ -86,6 +88,7 @@ class Service:
         Raises:
             StatusError: it is a status of YDB.
         """
+        # Some errors come from gRPC and not from YDB: the client handles them elsewhere.
         if status.startswith("grpc:"):
             await context.abort(grpc.StatusCode[status.removeprefix("grpc:")], "the test asked for it")
         if status:
@@ -97,6 +100,7 @@ class Service:
         Raises:
             StatusError: there is none.
         """
+        # Clients may leave out the path of the database.
         absolute = path if path.startswith("/") else f"{self.database.path}/{path}"
         if absolute not in self.database.topics:
             raise StatusError(
@@ -151,6 +155,7 @@ class Discovery(ydb_discovery_v1_pb2_grpc.DiscoveryServiceServicer):
         response = ydb_discovery_pb2.ListEndpointsResponse()
         try:
             await self._service.enter("ListEndpoints", context)
+            # The client names the database in discovery first, so a wrong name shows here.
             if request.database != self._service.database.path:
                 raise StatusError("NOT_FOUND", f"database {request.database} does not exist")
         except StatusError as error:
@@ -248,6 +253,7 @@ class Tables(ydb_table_v1_pb2_grpc.TableServiceServicer):
         result = ydb_table_pb2.DescribeTableResult(primary_key=table.key)
         result.self.name, result.self.type = table.path.rpartition("/")[2], ydb_scheme_pb2.Entry.TABLE
         for name, type_ in table.columns.items():
+            # All columns but those of the key may be NULL, and the SDK expects the optional type for them too.
             _fill_type(result.columns.add(name=name).type.optional_type.item, type_)
         for feed in stored.feeds.values():
             _fill_changefeed(result.changefeeds.add(), feed)
@@ -270,6 +276,7 @@ def _fill_changefeed(made: Any, feed: Feed) -> None:
     made.aws_region = options.aws_region
     if options.barrier_seconds:
         made.resolved_timestamps_interval.FromNanoseconds(round(options.barrier_seconds * 1e9))
+    # Progress in rows; the service counts parts of the table.
     if feed.scanned:
         made.initial_scan_progress.parts_total = feed.rows_to_scan
         made.initial_scan_progress.parts_completed = feed.rows_to_scan - len(feed.to_scan)
@@ -344,13 +351,17 @@ class Topics(ydb_topic_v1_pb2_grpc.TopicServiceServicer):
         )
         service.sessions.add(session)
         incoming: asyncio.Queue[Any] = asyncio.Queue()
+        # A separate task: the client may send while the session waits for messages.
         receiver = asyncio.ensure_future(_receive(requests, incoming, wake))
         try:
             await service.enter("StreamRead", context)
+            # A client that has closed its side still gets what it has asked for.
             while not (receiver.done() and incoming.empty()):
+                # Cleared before looking, so that a message that comes in between is not missed.
                 wake.clear()
                 while not incoming.empty():
                     session.receive(incoming.get_nowait())
+                # Known before messages are sent, so that none is sent after the fault.
                 fault = _planned(service, session)
                 session.pump(None if fault is None else fault.after_messages)
                 for message in outgoing:
@@ -364,6 +375,7 @@ class Topics(ydb_topic_v1_pb2_grpc.TopicServiceServicer):
                     await service.fail(fault.status, context)
                 await wake.wait()
         except StatusError as error:
+            # What was sent before the error still belongs to the client.
             for message in outgoing:
                 yield message
             failed = ydb_topic_pb2.StreamReadMessage.FromServer(
@@ -376,6 +388,7 @@ class Topics(ydb_topic_v1_pb2_grpc.TopicServiceServicer):
             session.close()
             service.sessions.discard(session)
             service.forget(wake)
+            # Partitions of this session are free now, and another one may wait for them.
             service.wake()
 
 
@@ -402,6 +415,7 @@ def _fill_partition(made: Any, partition: Partition, *, with_stats: bool) -> Non
     made.partition_id, made.active = partition.number, partition.active
     made.parent_partition_ids.extend(partition.parents)
     made.child_partition_ids.extend(partition.children)
+    # Statistics are asked for separately, because the service collects them.
     if with_stats:
         offsets = made.partition_stats.partition_offsets
         offsets.start, offsets.end = partition.first, partition.end

@@ -70,6 +70,7 @@ class Topic:
         created_at: tuple[int, int] = (0, 0),
     ) -> None:
         self.path, self.retention_seconds, self.created_at = path, retention_seconds, created_at
+        # As YDB divides the hashes of keys.
         size = (KEY_SPACE - 1) // partitions
         bounds = [number * size for number in range(partitions)] + [KEY_SPACE]
         self.partitions = {
@@ -100,6 +101,7 @@ class Topic:
         partition = self._partition(number)
         if not partition.active:
             raise TopicError(f"partition {number} of {self.path} is inactive: write to {partition.children}")
+        # The clock of the writer may be set back; times within a partition never fall.
         if partition.messages and message.written_at < partition.messages[-1].written_at:
             message = replace(message, written_at=partition.messages[-1].written_at)
         partition.messages.append(message)
@@ -112,6 +114,7 @@ class Topic:
             TopicError: the partition is inactive.
         """
         parent = self._active(number)
+        # In the middle of the hashes, because a hash spreads keys evenly.
         middle = (parent.low + parent.high) // 2
         low = self._add(parent.low, middle, (number,))
         high = self._add(middle, parent.high, (number,))
@@ -125,6 +128,7 @@ class Topic:
             TopicError: they are inactive, or are not neighbours.
         """
         left, right = sorted((self._active(first), self._active(second)), key=lambda each: each.low)
+        # A merged partition has one range of hashes.
         if left.high != right.low:
             raise TopicError(f"partitions {first} and {second} of {self.path} are not neighbours")
         child = self._add(left.low, right.high, (left.number, right.number))
@@ -134,6 +138,7 @@ class Topic:
 
     def adjacent(self, number: int) -> tuple[int, ...]:
         """Return the partitions that were merged with this one."""
+        # All parents of the children: a merge needs each of them to be read.
         parents = {p for child in self.partitions[number].children for p in self.partitions[child].parents}
         return tuple(sorted(parents - {number}))
 
@@ -148,6 +153,7 @@ class Topic:
         """Delete the messages that were written longer ago than the retention period. `now` is in nanoseconds."""
         oldest = now - round(self.retention_seconds * 1e9)
         for partition in self.partitions.values():
+            # The first message that is young enough; none means that all have expired.
             kept = next((n for n, m in enumerate(partition.messages) if m.written_at >= oldest), None)
             self.trim(partition.number, partition.end if kept is None else partition.first + kept)
 
