@@ -53,8 +53,6 @@ def event_parameters(system: str) -> dict[str, Parameter]:
     given = GIVEN[system]
     for name, entry in formats_of(system).items():
         if name not in parameters:
-            # The options of a format have the parameter of its name as a mapping, so that formats do not share
-            # names.
             continue
         entries = {
             option: _parameter(each, given.get(option)) for option, each in entry.options(system).items()

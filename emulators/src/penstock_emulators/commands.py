@@ -79,7 +79,6 @@ _OPTIONS_OF_ANOTHER = {"ignore_unknown_options": True, "allow_extra_args": True}
 @click.pass_context
 def spanner(context: click.Context, simulated: bool, options: Sequence[str]) -> None:
     """Start Google's Spanner emulator, or with --simulated a service that needs only Python."""
-    # Click would take the options of the other service for errors.
     # The two services share the name and not the options, so each has a parser.
     command, flag = (_simulated_spanner, " --simulated") if simulated else (_google_spanner, "")
     command.main(list(options), prog_name=f"{context.command_path}{flag}", standalone_mode=False)

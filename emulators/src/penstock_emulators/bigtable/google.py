@@ -53,7 +53,6 @@ async def backend_of(host: str | None, ended: asyncio.Event) -> AsyncIterator[st
 
 
 async def _set_at_end(process: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
-    # Polled, because waiting for the child in a thread would delay the end of the front.
     while process.poll() is None:
         await asyncio.sleep(0.2)
     ended.set()

@@ -82,7 +82,6 @@ class Session:
         self._as_of_us = start.as_of_us
         self._incarnation = stream.layout.incarnation(start.keys)
         self._end_us = end_us
-        # A partition that is gone already closes at once.
         self._heartbeat_us = heartbeat_us
         self._next_heartbeat_us = now_us + heartbeat_us
         self._close_at_us: int | None = None if self._incarnation is not None else now_us
@@ -153,7 +152,6 @@ class Session:
 
     def _close(self) -> bytes:
         ways = self._stream.layout.close(self.reader.keys)
-        # Each part continues where it stands.
         parts = tokens.advanced(self._parts, self._position)
         uid, wide = self._stream.uid, self._stream.wide_tokens
         given = []
@@ -176,14 +174,12 @@ class Session:
             wanted = self._wants(self._position, record)
             self._position += 1
             if not wanted:
-                # The record breaks off, and with it the call.
                 continue
             # Later records in the log are not older, except injected records, and these are late data.
             self._as_of_us = max(self._as_of_us, min(record.commit_us, now_us))
             answer = self._responses(record)
             if armed is not None:
                 hurt = damaged(answer, armed.fault, self._heartbeat(now_us))
-                # One interval from now on, also after a long scan.
                 if hurt is not None:
                     self._stream.faults.remove(armed)
                     return [*responses, *hurt], True

@@ -115,7 +115,6 @@ class Writes:
         rest.CopyFrom(request)
         del rest.entries[:]
         rest.entries.extend(request.entries[place] for place in kept)
-        # The backend numbers the entries that it got, so their indexes are mapped back.
         answer = MutateRowsResponse()
         if kept:
             for message in await self._all_rows(table, rest, rest.SerializeToString(), context):

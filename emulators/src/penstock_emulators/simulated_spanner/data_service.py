@@ -191,7 +191,6 @@ class SpannerService:
 
     async def execute_sql(self, request: Any) -> Any:
         """Answer a query or a DML statement at once."""
-        # The query is parsed for its form before it is run: a change stream is no table.
         session = self._service.session(request.session)
         if self._change_query(session, request) is not None:
             raise invalid(

@@ -210,7 +210,6 @@ class MutableRanges(KeyRanges):
             partition.append(PartitionEnd(timestamp, sequence + 1, token))
             partition.end = timestamp
         self.partitions[destination].append(PartitionEvent(timestamp, sequence, destination, sources=sources))
-        # Ranges that do not touch stay apart, with one owner.
         # The sources may own ranges in several places; all of them move.
         self._owners = [destination if owner in sources else owner for owner in self._owners]
         self._join_equal_neighbours()

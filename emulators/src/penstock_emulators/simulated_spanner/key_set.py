@@ -28,7 +28,6 @@ class KeyRange:
         return not self.begins_after(order) and (high < self.end or (self.end_closed and high == self.end))
 
     def begins_after(self, order: SortKey) -> bool:
-        # Used for sorted rows: a key before the range may be followed by keys in it.
         """Return whether a key is before the range."""
         low = order[: len(self.start)]
         return low < self.start or (not self.start_closed and low == self.start)
