@@ -44,7 +44,6 @@ class AssembledTransaction(msgspec.Struct, frozen=True):
 
     @property
     def tag(self) -> str:
-        # The tag belongs to the transaction, so every event carries the same one.
         """The application's name for the transaction."""
         transaction = self.events[0].transaction
         return transaction.tag if transaction else ""

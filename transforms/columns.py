@@ -134,8 +134,8 @@ def redacted(text: str = "***") -> Mask:
 
 
 def truncated(length: int) -> Mask:
-    # A negative length would cut from the end, by Python's rules for slices.
     """Return a mask that keeps the first `length` characters of a value's text."""
+    # A negative length would cut from the end, by Python's rules for slices.
     if length < 0:
         raise UsageError(f"truncated() needs a length of at least 0, not {length}")
     return Mask(_Truncate(length))

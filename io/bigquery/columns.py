@@ -168,12 +168,12 @@ def bad_name(names: Iterable[str]) -> str | None:
     """Return why columns with these names cannot be in one table, or None."""
     seen: set[str] = set()
     for name in names:
-        # BigQuery compares names of columns without case.
         if not _NAME.fullmatch(name) or name.upper().startswith(_RESERVED):
             return (
                 f"column {name!r} has a name that BigQuery or the Storage Write API does not take: rename it with "
                 "RenameColumns to letters, digits and underscores"
             )
+        # BigQuery compares names of columns without case.
         if name.lower() in seen:
             return (
                 f"column {name!r} differs from another one only by case, which BigQuery ignores: rename it with "
@@ -211,6 +211,7 @@ def converter(column: Column, nanoseconds: Nanoseconds) -> Convert:
         try:
             return convert(value)
         except (ValueError, OverflowError, TypeError) as error:
+            # The message of another class may show the value.
             known = str(error) if type(error) is ValueError else "a value that BigQuery cannot hold"
             raise ValueError(f"column {column.name} has {known}") from None
 
@@ -218,7 +219,6 @@ def converter(column: Column, nanoseconds: Nanoseconds) -> Convert:
 
 
 def _of_type(name: str, type_: ColumnType, truncate: bool) -> Convert:
-    # The message of another class may show the value.
     kind = type_.kind
     if kind is Kind.ARRAY:
         element = type_.element or ColumnType(Kind.OTHER)

@@ -82,6 +82,6 @@ def column_type_of(type_: pa.DataType) -> ColumnType:
             Kind.STRUCT, fields=tuple(Field(field.name, column_type_of(field.type)) for field in type_)
         )
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
-        # Strings, and types that no sink of Penstock creates.
         return ColumnType(Kind.BYTES)
+    # Strings, and types that no sink of Penstock creates.
     return ColumnType(Kind.STRING)

@@ -54,7 +54,6 @@ def _python_rows(rows: pa.Table) -> list[dict[str, Any]]:
     except (ValueError, OverflowError):
         # Python's dates end with the year 9999, Arrow's dates do not.
         found = rows.cast(pa.schema([_as_number(field) for field in rows.schema])).to_pylist()
-    # As numbers, the values are still exact.
     return found
 
 

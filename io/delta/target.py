@@ -242,7 +242,7 @@ class _Commit:
         held = self.columns()
         after, change = schema_change(self.uri, held, wanted, self.policy)
         if change.widened:
-            # Before the rows, in a commit of its own: delta-rs cannot change a type and append in one commit.
+            # In a separate commit before the rows: delta-rs cannot change a type and append in one.
             self.rewrite(arrow_schema(TableSchema(after.columns[: len(held.columns)])))
         return after, change
 
@@ -256,7 +256,6 @@ class _Commit:
     def append(
         self, rows: list[StoredRow], columns: TableSchema, change: SchemaChange, source: Source
     ) -> None:
-        # The cost of a MERGE is the read of the table, which is not needed for new keys.
         """Append rows whose keys the table does not have. Tombstones stay until a commit that merges."""
         from deltalake import write_deltalake
 

@@ -66,7 +66,6 @@ class JsonLines:
         return ".jsonl" if self.compression == "none" else ".jsonl.gz"
 
     def content(self, blocks: Iterable[RecordBlock]) -> Iterator[bytes]:
-        # The payload is already the lines, so it is not decoded again.
         """Yield the lines. Records carry their newline, so they only need to be joined."""
         lines = (block.payload for block in blocks)
         return lines if self.compression == "none" else _gzipped(lines)

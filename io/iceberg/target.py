@@ -244,7 +244,6 @@ class _Commit:
     def properties(self, truncated: Version | None, forgotten: int | None) -> dict[str, str]:
         position = self.delivery.position
         entries = {f"penstock.sink.{self.delivery.writer}": ":".join(map(str, position))}
-        # Properties stay when snapshots expire.
         if truncated is not None:
             entries[f"penstock.truncated.{self.delivery.writer}"] = str(truncated.order)
         if forgotten is not None:

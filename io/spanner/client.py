@@ -105,7 +105,6 @@ class Client:
         self._stream = stream
         self._role = connection.database_role
         self.options = _request_options(connection)
-        # The fields never change, so they are built once and merged into each request.
         """The fields that are the same in every query and read of the connection, as an ExecuteSqlRequest."""
         self._lock = threading.Lock()
         self._session: str | None = None

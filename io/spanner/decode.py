@@ -89,8 +89,6 @@ class Decoder:
         try:
             return self._decode_message(message)
         except MalformedError:
-            # Called for every message, so all checks of a shape that can be made once are made in `row_type`.
-            # `from None`: the error of protobuf says no more, and its text may contain bytes of rows.
             raise DecodeError("the service sent bytes that are not a PartialResultSet") from None
 
     def _decode_message(self, message: bytes) -> list[ChangeRecord]:

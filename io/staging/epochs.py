@@ -38,7 +38,6 @@ class EpochDelivery:
 
     @property
     def position(self) -> LedgerEntry:
-        # Batches of one epoch come together, so one ledger entry is enough for all shards.
         """The ledger entry after this delivery."""
         return position_of(self.generation, self.epoch, self.drivers)
 

@@ -78,7 +78,6 @@ def full_name(avro: AvroSchema) -> str:
 
 def without_logical_types(avro: AvroSchema) -> AvroSchema:
     """Return the schema for values that are already bytes and integers."""
-    # Only members that contain types are walked: a default or a property may have a member of the name `type`.
     if isinstance(avro, list):
         return [without_logical_types(each) for each in avro]
     if isinstance(avro, dict):

@@ -112,9 +112,9 @@ def _input(given: int | bytes, show: Callable[[bytes], Any]) -> Fields:
 
 def _shown(data: bytes) -> Any:
     try:
-        # A single object of base64 cannot be confused with a text that happens to look like base64.
         return data.decode()
     except UnicodeDecodeError:
+        # An object cannot be confused with a text that happens to look like base64.
         return {"base64": _always_base64(data)}
 
 

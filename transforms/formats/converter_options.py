@@ -37,7 +37,6 @@ def make_converter(
     """
     check_choice("converter", converter, ("json", "avro", "protobuf"))
     if converter == "json":
-        # None lets the format make its own converter, which `schemas_enable` can still change.
         if registry_url or registry_login:
             raise UsageError("registry options have no effect with converter json: use avro or protobuf")
         return None

@@ -155,7 +155,6 @@ class DebeziumParser:
     def _events(
         self,
         op: Op,
-        # A message has a prefix as its key, and no columns.
         columns: _Columns,
         raw_key: _Raws | None,
         envelope: _Envelope,

@@ -83,7 +83,6 @@ def value_parser(schema: Schema, type_: ColumnType, binary_handling_mode: str = 
         element = value_parser(schema["items"], type_.element or ColumnType(Kind.OTHER), binary_handling_mode)
 
         def parse_array(raw: Any) -> list[Any]:
-            # The element has no schema of its own, so nesting is seen by the first byte of the value.
             # Arrays of arrays have the schema of their elements.
             return [
                 _unless_null(each, parse_array if bytes(each)[:1] == b"[" else element)

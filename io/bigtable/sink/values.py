@@ -33,7 +33,6 @@ def is_of_the_sink(event: ChangeEvent, family: str) -> bool:
 
 
 def parts_of_row(events: Sequence[ChangeEvent]) -> list[tuple[int, int]]:
-    # One is the mutation of the version.
     """Return the places, first and last (exclusive), of the changes of a row that fit into one request together.
 
     A change with more entries than the limit has a separate part, which the service refuses.
@@ -54,10 +53,10 @@ def row_request(table: str, app_profile: str, family: str, events: Iterable[Chan
         NotReplicableError: an event is not of Bigtable, or has an entry that cannot be repeated.
     """
     mutations: list[Any] = []
-    # The last event's version covers those before it, because they are in one request.
     version, key, order = "", b"", 0
     for event in events:
         mutations += map(_mutation, _checked_cells(event))
+        # The last event's version covers the earlier ones, because they are in one request.
         version, order = encode_version(event.version), event.version.order
         key = next(iter((event.key or {}).values()))
     # The time of the commit, so that a policy of the family removes versions by their age.
