@@ -14,6 +14,10 @@ ARGS ?=
 PAIR := -n 2 --dist worksteal
 FAST := -m "not slow" $(PAIR)
 
+# Many images set this variable. Each of the hundreds of Python processes of a test run would then compile Beam, pandas
+# and the test modules: a third of all CPU time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test check campaign mutants evidence matrix lint types bench site lock clean help
 .DEFAULT_GOAL := help
 
