@@ -1,8 +1,8 @@
-"""Whole pipelines in Python: one module each, with a build function and a `main`.
+"""Whole pipelines in Python: any source of `sources` to any sink of `sinks`.
 
-    from penstock.pipelines.spanner_to_files import spanner_to_files
-    files = spanner_to_files(pipeline, project="my-project", …, output="/data/orders")
+    from penstock.pipelines.source_to_sink import build
+    files = build(pipeline, "spanner", "files", {"project": "my-project", …, "output": "/data/orders"})
 
-A build function applies its transforms to a Beam pipeline and does not depend on a runner. The template of the
-same name describes its arguments. Import only the modules that you need: each needs the clients of its systems.
+`build` applies the transforms to a Beam pipeline and does not depend on a runner. The template of the same name
+describes the parameters. The modules `…_to_files` are programs, for `python -m` and `spark-submit`.
 """

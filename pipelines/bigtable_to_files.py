@@ -11,62 +11,30 @@ wait for the next roll. The source sets the watermark; it is held back by lines 
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
+from typing import Any
 
 import apache_beam as beam
 
-from penstock.errors import UsageError
-from penstock.io.bigtable import ReadFromBigtableChangeStream
-from penstock.pipelines.event_lines import EventLines, NativeLines, WriteLines, readable, with_lineage_log
-from penstock.pipelines.event_options import NATIVE, EventOptions
-from penstock.pipelines.parameters import takes
+from penstock.pipelines.parameters import parameters_of
 from penstock.pipelines.program import run_program, run_script
-from penstock.transforms.formats.bigtable_change_log import CHANGE_LOG, ROW, change_log_lines
-from penstock.transforms.formats.capture import check_choice
+from penstock.pipelines.source_to_sink import build
 
 
-@takes(
-    ReadFromBigtableChangeStream,
-    "project instance table app_profile start end snapshot signal_file signal_folder chunk_rows heartbeat_seconds "
-    "families columns ignored_families ignored_columns garbage_collection source_clusters unavailable_seconds",
-    events_of="bigtable",
-)
 def bigtable_to_files(
-    pipeline: beam.Pipeline,
-    *,
-    source: ReadFromBigtableChangeStream,
-    events: EventOptions,
-    output: str,
-    shape: str = CHANGE_LOG,
-    base64: bool = False,
-    shards: int = 1,
-    roll_seconds: float = 10,
-    lineage_log: str | None = None,
+    pipeline: beam.Pipeline, *, replay: Any = None, preview: Any = None, **choices: Any
 ) -> beam.PCollection:
-    """Apply the whole pipeline to `pipeline`; returns the published files.
+    """Apply the pipeline of the template `bigtable-to-files`, which says what each choice means; return the files.
 
-    The arguments are the parameters of the template `bigtable-to-files`, which says what each means.
-    `start` and `end` are inclusive and RFC 3339 in UTC; a column is ``family:qualifier``.
-
-    Raises:
-        UsageError: an argument is malformed or out of range; the message names it.
+    See `penstock.pipelines.source_to_sink.build`.
     """
-    to_lines: beam.PTransform
-    if events.format == NATIVE:
-        check_choice("shape", shape, (CHANGE_LOG, ROW))
-        names = {"instance": source.stream.instance, "table": source.stream.table}
-        to_lines = NativeLines(events, partial(change_log_lines, **names, shape=shape, base64=base64))
-    elif shape != CHANGE_LOG or base64:
-        raise UsageError("shape and base64 are for native lines: leave them out, or leave out format")
-    else:
-        to_lines = EventLines(events, "bigtable", source.stream, str, shards)
-    read = readable(with_lineage_log(source, lineage_log), events)
-    lines = pipeline | "ReadChangeStream" >> read | "ToLines" >> to_lines
-    return lines | "WriteFiles" >> WriteLines(events, output, shards=shards, roll_seconds=roll_seconds)
+    return build(pipeline, "bigtable", "files", choices, replay=replay, preview=preview)
 
 
-main = partial(run_program, bigtable_to_files)
-"""Run the pipeline as a program; see `run_program`."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the pipeline as a program; see `run_program`."""
+    return run_program(bigtable_to_files, arguments, parameters_of("bigtable", "files").every)
+
 
 if __name__ == "__main__":
     # As a script this module is `__main__`, which no worker can import, so the importable module runs.

@@ -1,83 +1,72 @@
-"""Parameters of a build function: parameters of its source, of `EventOptions`, and its own. Pure.
-
-    @takes(ReadFromSpannerChangeStream, "project instance database change_stream start end", events_of="spanner")
-    def spanner_to_files(pipeline, *, source, events, output, shards=1): ...
-
-    spanner_to_files(pipeline, project="p", …, output="/data", format="debezium")
-
-The function gets its source as a transform and its `EventOptions` as a value; its callers, and the tools that read its
-signature, see plain keyword arguments, each with the type and the default that the source's transform gives it.
-"""
+"""The parameters of a pipeline: of its source, of the choices about events, and of its sink."""
 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from penstock.options import arguments_of
-from penstock.pipelines.event_options import EventOptions, event_arguments
-from penstock.secrets import read_references
+from penstock.errors import UsageError
+from penstock.options import EMPTY, Argument, arguments_of
+from penstock.pipelines.event_options import choices_for_records, choices_for_sinks, event_arguments
+from penstock.pipelines.sinks import SINKS
+from penstock.pipelines.sources import SOURCES
+from penstock.suggestions import did_you_mean
 
-Build = Callable[..., Any]
-_GIVEN_BY_US = ("source", "events")
 
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Parameters by what takes them. An argument of source and events is the source's: it saves the work on changes."""
 
-def takes(source: Callable[..., Any], names: str, *, events_of: str) -> Callable[[Build], Build]:
-    """Return a decorator that makes the arguments `names` of `source`, and the fields of `EventOptions`, arguments of a
-    build function. Required arguments come first in its signature. An argument of both is given to the source, which
-    saves the work on changes that it leaves out. References to secrets in arguments of the source are read. The
-    arguments `replay` and `preview` are not in the signature: they are no parameters.
-    """
+    source: Mapping[str, Argument]
+    events: Mapping[str, Argument]
+    sink: Mapping[str, Argument]
 
-    def decorate(build: Build) -> Build:
-        known = {
-            each.name: inspect.Parameter(
-                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type
-            )
-            for each in arguments_of(source).values()
+    @property
+    def every(self) -> dict[str, Argument]:
+        """All of them; those without a default come first."""
+        found = {**self.source, **self.sink, **self.events}
+        return {
+            name: found[name] for name in sorted(found, key=lambda name: found[name].default is not EMPTY)
         }
-        of_source = {name: known[name] for name in names.split()}
-        signature = inspect.signature(build, eval_str=True)
-        positional, *own = [each for each in signature.parameters.values() if each.name not in _GIVEN_BY_US]
-        of_events = [
-            inspect.Parameter(
-                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type
-            )
-            for each in event_arguments(events_of).values()
+
+    def divided(self, choices: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Return the values for source, events and sink.
+
+        Raises:
+            TypeError: a parameter is unknown or missing.
+        """
+        every = self.every
+        for name in choices:
+            if name not in every:
+                raise TypeError(f"there is no parameter {name!r}{did_you_mean(name, every)}")
+        if missing := [name for name, each in every.items() if each.default is EMPTY and name not in choices]:
+            raise TypeError(f"missing: {', '.join(missing)}")
+        parts = [
+            {name: choices[name] for name in taken if name in choices}
+            for taken in (self.source, self.events, self.sink)
         ]
-        both = {each.name for each in of_events} & of_source.keys()
-        of_source_alone = [each for name, each in of_source.items() if name not in both]
-        every = sorted([*of_source_alone, *own, *of_events], key=_has_default)
-        seen = signature.replace(parameters=[positional, *every])
-
-        def made(**read: Any) -> Any:
-            return source(**{name: _without_references(value) for name, value in read.items()})
-
-        @functools.wraps(build)
-        def with_plain_arguments(
-            pipeline: Any, *, replay: Any = None, preview: Any = None, **given: Any
-        ) -> Any:
-            seen.bind(pipeline, **given)  # raises TypeError for an argument that is unknown or missing
-            read = {name: given[name] for name in of_source if name in given}
-            chosen = {each.name: given[each.name] for each in of_events if each.name in given.keys() - both}
-            rest = {name: value for name, value in given.items() if name not in read and name not in chosen}
-            options = replace(EventOptions.of(events_of, chosen), replay=replay, preview=preview)
-            return build(pipeline, source=made(**read), events=options, **rest)
-
-        with_plain_arguments.__signature__ = seen  # type: ignore[attr-defined]
-        # For pipelines of the same source to another sink (`penstock.pipelines.source_to_sink`).
-        with_plain_arguments.source, with_plain_arguments.source_names = made, tuple(of_source)  # type: ignore[attr-defined]
-        return with_plain_arguments
-
-    return decorate
+        return parts[0], parts[1], parts[2]
 
 
-def _without_references(value: Any) -> Any:
-    return read_references(value) if isinstance(value, str) else value
+@functools.cache
+def parameters_of(source: str, sink: str) -> Parameters:
+    """Return the parameters of the pipeline from a source to a sink, by their names.
 
-
-def _has_default(parameter: inspect.Parameter) -> bool:
-    return parameter.default is not inspect.Parameter.empty
+    Raises:
+        UsageError: the sink does not take changes of the source.
+    """
+    read, write = SOURCES[source], SINKS[sink]
+    if source not in write.systems:
+        raise UsageError(f"the sink {sink} takes no {read.title}: its sources are {', '.join(write.systems)}")
+    of_source, of_sink = read.arguments(), write.parameters()
+    if write.takes == "events":
+        of_events = choices_for_sinks(source)
+    elif write.takes == "records":
+        of_events = choices_for_records(source)
+    else:
+        of_events = event_arguments(source)
+        of_sink |= arguments_of(read.file_options)
+    of_events = {name: each for name, each in of_events.items() if name not in of_source}
+    return Parameters(of_source, of_events, of_sink)

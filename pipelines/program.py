@@ -1,4 +1,4 @@
-"""Runs a pipeline's build function as a program: its keyword arguments become flags, all other flags go to Beam.
+"""Runs a pipeline's build function as a program: its parameters become flags, all other flags go to Beam.
 
     --project=p --output=/data --checkpoint_dir=/checkpoints --epoch_seconds=1
 
@@ -11,11 +11,9 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
-import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_origin
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -25,6 +23,7 @@ from penstock.launch.folders import any_folder_conflict
 from penstock.launch.reporter import standard_error_reporter
 from penstock.launch.run import Continuation, run_pipeline
 from penstock.launch.streams import open_missing_streams
+from penstock.options import EMPTY, Argument, arguments_of
 from penstock.suggestions import did_you_mean
 from penstock.telemetry.export import exporters
 
@@ -32,14 +31,20 @@ DEFAULT_RUNNER = "penstock.runner.PySparkRunner"
 _CONTINUATION = Continuation("to continue, start the same program with the same flags, without --fresh")
 
 
-def run_program(build: Callable[..., Any], arguments: Sequence[str] | None = None) -> int:
+def run_program(
+    build: Callable[..., Any],
+    arguments: Sequence[str] | None = None,
+    parameters: Mapping[str, Argument] | None = None,
+) -> int:
     """Build a pipeline from command-line arguments (None: the arguments of this process), run it, wait for its end.
+
+    `parameters` become flags; None: the keyword arguments of `build`.
 
     SIGINT, SIGTERM and SIGHUP stop it with a checkpoint if the runner can do that, otherwise they cancel it. Returns
     the exit code of `penstock.launch.run`. Wrong flags end the process with 2, as argparse does.
     """
     open_missing_streams()
-    parser = _parser(build)
+    parser = _parser(build, keyword_arguments(build) if parameters is None else parameters)
     ours, rest = parser.parse_known_args(arguments)
     beam_arguments = with_runner(rest)
     options = PipelineOptions(beam_arguments)
@@ -75,17 +80,22 @@ def with_runner(arguments: Sequence[str]) -> list[str]:
     return list(arguments) if named else [f"--runner={DEFAULT_RUNNER}", *arguments]
 
 
-def _parser(build: Callable[..., Any]) -> argparse.ArgumentParser:
-    """Return a parser for the keyword arguments of `build`. One without a default is required.
+def keyword_arguments(build: Callable[..., Any]) -> dict[str, Argument]:
+    """Return the arguments of a build function after the pipeline."""
+    return dict(list(arguments_of(build).items())[1:])
+
+
+def _parser(build: Callable[..., Any], parameters: Mapping[str, Argument]) -> argparse.ArgumentParser:
+    """Return a parser for parameters. One without a default is required.
 
     Flags cannot be abbreviated: Beam has hundreds, and `--s` must not be read as a flag of the pipeline.
     """
     summary = (inspect.getdoc(build) or "").partition("\n")[0]
     parser = argparse.ArgumentParser(description=summary, allow_abbrev=False)
-    for name, parameter in inspect.signature(build, eval_str=True).parameters.items():
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            required = parameter.default is inspect.Parameter.empty
-            parser.add_argument(f"--{name}", required=required, **_flag_type(parameter.annotation))
+    for name, each in parameters.items():
+        parser.add_argument(
+            f"--{name}", required=each.default is EMPTY, help=each.help.replace("%", "%%"), **_flag_type(each)
+        )
     styles = ["live", "line", "json", "none"]
     parser.add_argument(
         "--progress", choices=styles, default="none", help="How to show progress (default: none)."
@@ -124,23 +134,18 @@ def _unknown_flags(ours: argparse.ArgumentParser, arguments: Sequence[str]) -> l
     return problems
 
 
-def _flag_type(annotation: Any) -> dict[str, Any]:
-    """Return the arguments for argparse that read a flag of this type.
-
-    `X | None` is read as X, and a union with `str` as text.
-    """
-    if isinstance(annotation, types.UnionType):
-        members = [each for each in typing.get_args(annotation) if each is not types.NoneType]
-        annotation = str if str in members else members[0]
-    if typing.get_origin(annotation) is Sequence:
+def _flag_type(parameter: Argument) -> dict[str, Any]:
+    """Return the arguments for argparse that read a flag of this type."""
+    origin = get_origin(parameter.type)
+    if origin in (Iterable, Sequence):
         return {"action": "append"}
-    if typing.get_origin(annotation) is Mapping:
+    if origin is Mapping:
         return {"action": _AddPair, "metavar": "NAME=VALUE"}
-    if typing.get_origin(annotation) is typing.Literal:
-        return {"choices": typing.get_args(annotation)}
-    if annotation is bool:
+    if parameter.choices:
+        return {"choices": parameter.choices}
+    if parameter.type is bool:
         return {"type": _read_boolean, "metavar": "true|false"}
-    return {"type": annotation} if annotation in (int, float) else {}
+    return {"type": parameter.type} if parameter.type in (int, float) else {}
 
 
 class _AddPair(argparse.Action):

@@ -1,57 +1,66 @@
-"""The sinks that every source can be combined with: one entry for each kind. Pure: a transform is imported when needed.
+"""The sinks of pipelines: one entry for each. An entry imports its transform, and Beam, when it is asked for it.
 
-A new sink is one entry here. Its parameters, their defaults and their texts come from the signature and the docstring
-of its transform, which also has `preview` (`penstock.io.staging.preview`).
+A new sink is one entry here. Its parameters are the arguments of its transform, except for those that are `hidden`;
+their defaults and their texts come from there too. The transform also has `preview` (`penstock.io.staging.preview`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from typing import Any, get_origin
+from typing import Annotated, Any, Literal, get_origin
 
-from penstock.options import Argument, arguments_of
+from penstock.options import Accepts, Argument, Options, arguments_of, options
 
 
-@dataclass(frozen=True, slots=True)
+@options
+class FileOptions(Options):
+    """The options of the sink `files`."""
+
+    output: Annotated[str, Accepts(pattern=".+", words="a path or a URL", example="/data/changes")]
+    """Folder to write to: a path, or a URL of an object store (s3://, gs:// or az://). It is created if it does not
+    exist."""
+    shards: Annotated[int, Accepts(minimum=1, maximum=1024)] = 1
+    """Number of files that are written in parallel for each table and hour. All changes of one key go to the same
+    shard."""
+    roll_seconds: Annotated[float, Accepts(minimum=0)] = 10
+    """Time, in seconds, for which a file collects lines before it is published; 0 publishes in every epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SinkKind:
     """One kind of sink.
 
-    - `title`: the target in summaries, such as "Delta tables".
-    - `transform`: `module:class`. `names`: the arguments of the transform that users may give.
-    - `renamed`: the parameter of an argument whose name a source has too.
+    - `title`: the target in summaries, such as "Delta tables". `promise`: the end of the summary.
+    - `writes`: sentences that say what is written; ``{native}`` is what native lines of the source are.
     - `guarantees`: sentences for the description of a template.
+    - `transform`: imports and returns the transform; for lines, the options.
+    - `hidden`: arguments of the transform that are no parameters.
+    - `renamed`: the parameter of an argument whose name a source has too.
     - `systems`: the sources whose changes it takes.
     - `secrets`: arguments whose values are never shown; a value may be a reference.
     - `examples`: an example for each argument without a default; of a mapping, ``name=value``.
-    - `promise`: the end of the summary.
-    - `has_format`: the transform takes a `format`, which users choose by its name.
+    - `takes`: *events*; *records*, of a format that users choose by its name; or *lines*, in a format or native.
     - `is_replica`: the target has one row for each primary key, unless the transform has a `mode` that is *log*.
     """
 
     title: str
-    transform: str
-    names: tuple[str, ...]
+    writes: str = "Writes the changes. They can be filtered, and columns chosen, renamed and masked."
     guarantees: tuple[str, ...]
+    transform: Callable[[], Callable[..., Any]]
+    hidden: frozenset[str] = frozenset({"staging"})
     renamed: Mapping[str, str] = field(default_factory=dict)
     systems: tuple[str, ...] = ("spanner", "bigtable", "postgres", "ydb")
     secrets: frozenset[str] = frozenset()
     examples: Mapping[str, str] = field(default_factory=dict)
-    has_format: bool = False
+    takes: Literal["events", "records", "lines"] = "events"
     is_replica: bool = False
     promise: str = ", exactly once"
 
-    def load(self) -> Callable[..., Any]:
-        """Import and return the transform."""
-        module, name = self.transform.split(":")
-        found: Callable[..., Any] = getattr(import_module(module), name)
-        return found
-
     def needs_keys(self, mode: str | None) -> bool:
         """Return whether a table without a primary key cannot be written; `mode` is what users chose, if anything."""
-        if mode is None and "mode" in self.names:
-            mode = self.arguments()["mode"].default
+        if mode is None and "mode" in (arguments := self.arguments()):
+            mode = arguments["mode"].default
         return self.is_replica and mode != "log"
 
     def parameter(self, name: str) -> str:
@@ -59,13 +68,19 @@ class SinkKind:
         return self.renamed.get(name, name)
 
     def arguments(self) -> dict[str, Argument]:
-        """Return the arguments by the names of their parameters; those without a default come first."""
-        known = arguments_of(self.load())
-        found = {self.parameter(name): replace(known[name], name=self.parameter(name)) for name in self.names}
+        """Return the arguments that are parameters, by their names in the transform."""
+        found = arguments_of(self.transform())
         for name, each in found.items():
             if get_origin(each.type) is Mapping:  # a signature has None, because {} could be changed
                 found[name] = replace(each, default={})
-        return found
+        return {name: each for name, each in found.items() if name not in self.hidden}
+
+    def parameters(self) -> dict[str, Argument]:
+        """Return the same by the names of the parameters."""
+        return {
+            self.parameter(name): replace(each, name=self.parameter(name))
+            for name, each in self.arguments().items()
+        }
 
 
 def _target(*names: str) -> dict[str, str]:
@@ -79,37 +94,87 @@ _ONCE = (
 _RESUMES = "A stopped or killed pipeline continues from its checkpoint when it is started again with the same folder."
 _NEWER = "A newer version of a row wins; a column that the source did not send keeps its value."
 
-_FILES = ("output", "partition_by", "shards", "compression", "roll_seconds", "roll_bytes")
+
+def _avro() -> Callable[..., Any]:
+    from penstock.io.files import WriteToAvro
+
+    return WriteToAvro
+
+
+def _bigquery() -> Callable[..., Any]:
+    from penstock.io.bigquery import WriteToBigQuery
+
+    return WriteToBigQuery
+
+
+def _bigtable() -> Callable[..., Any]:
+    from penstock.io.bigtable import WriteToBigtable
+
+    return WriteToBigtable
+
+
+def _delta() -> Callable[..., Any]:
+    from penstock.io.delta import WriteToDelta
+
+    return WriteToDelta
+
+
+def _files() -> Callable[..., Any]:
+    return FileOptions
+
+
+def _iceberg() -> Callable[..., Any]:
+    from penstock.io.iceberg import WriteToIceberg
+
+    return WriteToIceberg
+
+
+def _kafka() -> Callable[..., Any]:
+    from penstock.io.kafka import WriteToKafka
+
+    return WriteToKafka
+
+
+def _parquet() -> Callable[..., Any]:
+    from penstock.io.files import WriteToParquet
+
+    return WriteToParquet
+
+
+def _postgresql() -> Callable[..., Any]:
+    from penstock.io.sql import WriteToSql
+
+    return WriteToSql
+
+
+def _pubsub() -> Callable[..., Any]:
+    from penstock.io.pubsub import WriteToPubSub
+
+    return WriteToPubSub
+
+
+def _spanner() -> Callable[..., Any]:
+    from penstock.io.spanner import WriteToSpanner
+
+    return WriteToSpanner
+
 
 SINKS: Mapping[str, SinkKind] = {
     "avro": SinkKind(
-        "Avro files",
-        "penstock.io.files:WriteToAvro",
-        _FILES,
-        (_ONCE, "A file appears complete, in folders by table and event time, and never changes.", _RESUMES),
+        title="Avro files",
+        transform=_avro,
+        hidden=frozenset({"table"}),
+        guarantees=(
+            _ONCE,
+            "A file appears complete, in folders by table and event time, and never changes.",
+            _RESUMES,
+        ),
         examples={"output": "/data/lake"},
     ),
     "bigquery": SinkKind(
-        "BigQuery tables",
-        "penstock.io.bigquery:WriteToBigQuery",
-        (
-            "project",
-            "dataset",
-            "mode",
-            "table",
-            "schema_changes",
-            "create_tables",
-            "max_staleness_seconds",
-            "nanoseconds",
-            "credentials_file",
-            "impersonate",
-            "endpoint",
-            "write_endpoint",
-            "shards",
-            "roll_seconds",
-            "unavailable_seconds",
-        ),
-        (
+        title="BigQuery tables",
+        transform=_bigquery,
+        guarantees=(
             "Mode log: every committed change is a row exactly once, even after kill -9 of any process.",
             "Mode current: BigQuery keeps the newest version of each row; a repeated or late change has no effect.",
             _RESUMES,
@@ -126,28 +191,21 @@ SINKS: Mapping[str, SinkKind] = {
         is_replica=True,
     ),
     "bigtable": SinkKind(
-        "a Bigtable table",
-        "penstock.io.bigtable:WriteToBigtable",
-        (
-            "project",
-            "instance",
-            "table",
-            "app_profile",
-            "version_family",
-            "shards",
-            "roll_seconds",
-            "unavailable_seconds",
+        title="a Bigtable table",
+        transform=_bigtable,
+        hidden=frozenset({"emulator_host", "staging"}),
+        guarantees=(
+            "Each change has its effect on its row once, in commit order, with its cell timestamps.",
+            _RESUMES,
         ),
-        ("Each change has its effect on its row once, in commit order, with its cell timestamps.", _RESUMES),
         renamed=_target("project", "instance", "table", "app_profile", "unavailable_seconds"),
         systems=("bigtable",),
         examples={"project": "my-project", "instance": "copy", "table": "users"},
     ),
     "delta": SinkKind(
-        "Delta tables",
-        "penstock.io.delta:WriteToDelta",
-        ("uri", "mode", "schema_changes", "tombstone_seconds", "roll_seconds", "storage_options"),
-        (_ONCE, "Each epoch is one commit of each table.", _NEWER, _RESUMES),
+        title="Delta tables",
+        transform=_delta,
+        guarantees=(_ONCE, "Each epoch is one commit of each table.", _NEWER, _RESUMES),
         secrets=frozenset({"storage_options"}),
         examples={
             "uri": "/data/lake/{table}",
@@ -155,42 +213,34 @@ SINKS: Mapping[str, SinkKind] = {
         },
         is_replica=True,
     ),
-    "iceberg": SinkKind(
-        "Iceberg tables",
-        "penstock.io.iceberg:WriteToIceberg",
-        (
-            "table",
-            "catalog",
-            "mode",
-            "schema_changes",
-            "tombstone_seconds",
-            "roll_seconds",
-            "catalog_properties",
+    "files": SinkKind(
+        title="JSON Lines files, in one of several formats",
+        writes="Writes lines to files below `<output>/<table>/<hour>/`. Without `format`, each line is {native}. With "
+        "`format`, each line is a record of that format, and changes can be filtered, and columns chosen, renamed and "
+        "masked.",
+        transform=_files,
+        guarantees=(
+            "Every change is in the published files exactly once, even after kill -9 of any process of the pipeline.",
+            "Within (table, hour, shard), the order of file names and then of lines is the commit order of each key.",
+            "A file appears complete, and never changes.",
+            _RESUMES,
         ),
-        (_ONCE, "Each epoch is one commit of each table.", _NEWER, _RESUMES),
+        takes="lines",
+    ),
+    "iceberg": SinkKind(
+        title="Iceberg tables",
+        transform=_iceberg,
+        guarantees=(_ONCE, "Each epoch is one commit of each table.", _NEWER, _RESUMES),
         renamed={"table": "target_table"},
         secrets=frozenset({"catalog_properties"}),
         examples={"table": "shop.{table}", "catalog_properties": "uri=${env:CATALOG_URI}"},
         is_replica=True,
     ),
     "kafka": SinkKind(
-        "topics of Kafka",
-        "penstock.io.kafka:WriteToKafka",
-        (
-            "bootstrap_servers",
-            "topic",
-            "guarantee",
-            "create_topics",
-            "partitions",
-            "replication_factor",
-            "topic_config",
-            "ledger_topic",
-            "config",
-            "shards",
-            "roll_seconds",
-            "unavailable_seconds",
-        ),
-        (
+        title="topics of Kafka",
+        transform=_kafka,
+        hidden=frozenset({"format", "staging"}),
+        guarantees=(
             "Consumers with isolation.level=read_committed see each committed change exactly once, in commit order for "
             "each key, even after kill -9 of any process of the pipeline.",
             _RESUMES,
@@ -202,50 +252,38 @@ SINKS: Mapping[str, SinkKind] = {
             "topic_config": "cleanup.policy=compact",
             "config": "sasl.password=${env:KAFKA_PASSWORD}",
         },
-        has_format=True,
+        takes="records",
     ),
     "parquet": SinkKind(
-        "Parquet files",
-        "penstock.io.files:WriteToParquet",
-        _FILES,
-        (_ONCE, "A file appears complete, in folders by table and event time, and never changes.", _RESUMES),
+        title="Parquet files",
+        transform=_parquet,
+        hidden=frozenset({"table"}),
+        guarantees=(
+            _ONCE,
+            "A file appears complete, in folders by table and event time, and never changes.",
+            _RESUMES,
+        ),
         examples={"output": "/data/lake"},
     ),
     "postgresql": SinkKind(
-        "PostgreSQL tables",
-        "penstock.io.sql:WriteToSql",
-        (
-            "dsn",
-            "mode",
-            "schema",
-            "table",
-            "schema_changes",
-            "create_tables",
-            "tombstone_seconds",
-            "shards",
-            "roll_seconds",
-            "unavailable_seconds",
+        title="PostgreSQL tables",
+        transform=_postgresql,
+        guarantees=(
+            _ONCE,
+            "The rows of a batch and its entry in the ledger are one transaction.",
+            _NEWER,
+            _RESUMES,
         ),
-        (_ONCE, "The rows of a batch and its entry in the ledger are one transaction.", _NEWER, _RESUMES),
         renamed=_target("dsn", "schema", "table", "unavailable_seconds"),
         secrets=frozenset({"dsn"}),
         examples={"dsn": "${env:TARGET_DSN}"},
         is_replica=True,
     ),
     "pubsub": SinkKind(
-        "topics of Pub/Sub",
-        "penstock.io.pubsub:WriteToPubSub",
-        (
-            "project",
-            "topic",
-            "ordering",
-            "create_topics",
-            "endpoint",
-            "shards",
-            "roll_seconds",
-            "unavailable_seconds",
-        ),
-        (
+        title="topics of Pub/Sub",
+        transform=_pubsub,
+        hidden=frozenset({"format", "staging"}),
+        guarantees=(
             "Every committed change is published at least once. A repeated message has the same attribute penstock_id.",
             "The messages of a row have an ordering key, and are published in commit order.",
             _RESUMES,
@@ -257,22 +295,18 @@ SINKS: Mapping[str, SinkKind] = {
             "endpoint": "europe-west1-pubsub.googleapis.com:443",
         },
         promise=", at least once",
-        has_format=True,
+        takes="records",
     ),
     "spanner": SinkKind(
-        "Spanner tables",
-        "penstock.io.spanner:WriteToSpanner",
-        (
-            "project",
-            "instance",
-            "database",
-            "transaction_tag",
-            "tombstone_days",
-            "shards",
-            "roll_seconds",
-            "unavailable_seconds",
+        title="Spanner tables",
+        transform=_spanner,
+        hidden=frozenset({"emulator_host", "staging"}),
+        guarantees=(
+            _ONCE,
+            "The rows of a batch and its entry in the ledger are one transaction.",
+            _NEWER,
+            _RESUMES,
         ),
-        (_ONCE, "The rows of a batch and its entry in the ledger are one transaction.", _NEWER, _RESUMES),
         renamed=_target("project", "instance", "database", "unavailable_seconds"),
         systems=("spanner", "postgres", "ydb"),
         examples={"project": "my-project", "instance": "main", "database": "copy"},

@@ -1,36 +1,42 @@
-"""Any source to any sink of `penstock.pipelines.sinks`: one definition for all pairs.
+"""Every pipeline: any source of `SOURCES` to any sink of `SINKS`.
 
     penstock run spanner-to-delta --set project=… --set uri=/data/lake/{table} --checkpoint-dir …
     python -m penstock.pipelines.source_to_sink spanner-to-delta --project=… --uri=… --checkpoint_dir=…
 
-`spanner_to_delta` and its like are attributes of this module. Their arguments are the source's, the choices
-about events, and the sink's. A queue gets records in a format, so its pipelines also have the choices that
-concern formats.
+A pipeline has the parameters of its source, the choices about events, and the parameters of its sink. Queues get
+records in a format, so their pipelines also have the choices that concern formats; so do files, whose lines are native
+without a format.
 
-Order, repeats, watermark and state: see the sink. Materialized rows keep more state.
+Order, repeats and watermark: see the transform of the sink. It also says which state
+grows; materialized rows and barriers keep more.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
 
 from penstock.errors import UsageError
-from penstock.pipelines.event_lines import CheckedWrite, FormatCheck, ToEvents, readable, write_letters
-from penstock.pipelines.event_options import (
-    RECORD_FORMAT,
-    EventOptions,
-    choices_for_records,
-    choices_for_sinks,
+from penstock.pipelines.event_lines import (
+    CheckedWrite,
+    EventLines,
+    FormatCheck,
+    NativeLines,
+    ToEvents,
+    WriteLines,
+    readable,
+    with_lineage_log,
+    write_letters,
 )
+from penstock.pipelines.event_options import NATIVE, RECORD_FORMAT, EventOptions
+from penstock.pipelines.parameters import parameters_of
 from penstock.pipelines.program import run_program
-from penstock.pipelines.sinks import SINKS, SinkKind
+from penstock.pipelines.sinks import SINKS, FileOptions, SinkKind
 from penstock.pipelines.sources import SOURCES
 from penstock.pipelines.transaction_metadata import (
     WithTransactionMetadata,
@@ -46,72 +52,70 @@ WRITE = "Write"
 """The step of the sink."""
 
 
-@functools.cache
-def build_function(source: str, sink: str) -> Callable[..., Any]:
-    """Return the build function of a source and a sink. Required arguments come first in its signature."""
-    kind, read = SINKS[sink], SOURCES[source]
-    of_source = read.parameters()
-    of_events = choices_for_records(source) if kind.has_format else choices_for_sinks(source)
-    of_sink = kind.arguments()
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        *of_source.values(),
-        *(
-            inspect.Parameter(each.name, keyword, default=each.default, annotation=each.type)
-            for each in (*of_events.values(), *of_sink.values())
-            if each.name not in of_source
-        ),
-    ]
-    ordered = sorted(parameters, key=lambda each: each.default is not inspect.Parameter.empty)
-    pipeline_parameter = inspect.Parameter("pipeline", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    seen = inspect.Signature([pipeline_parameter, *ordered])
+def build(
+    pipeline: beam.Pipeline,
+    source: str,
+    sink: str,
+    choices: Mapping[str, Any],
+    *,
+    replay: Any = None,
+    preview: Any = None,
+) -> Any:
+    """Apply the pipeline of the template `SOURCE-to-SINK` to `pipeline`; return what its sink returns.
 
-    def build(pipeline: beam.Pipeline, *, replay: Any = None, preview: Any = None, **given: Any) -> Any:
-        seen.bind(pipeline, **given)  # raises TypeError for an argument that is unknown or missing
-        _check_mode(source, kind, given)
-        chosen = {name: given[name] for name in of_events if name in given and name not in of_source}
-        transform = read.build_function().source(**{name: given[name] for name in of_source if name in given})
-        if not kind.has_format:
-            options = EventOptions(**chosen, replay=replay, preview=preview)
-            transform, options = read.filtering_after_rows(transform, options)
-            sink = _sink(kind, given).selecting(_selected_tables(given))
-            needs_keys = kind.needs_keys(given.get("mode"))
-            return _apply(pipeline, source, transform, options, sink, needs_keys=needs_keys)
-        options = EventOptions.of(source, {"format": RECORD_FORMAT, **chosen})
-        options = replace(options, replay=replay, preview=preview)
-        transform, options = read.filtering_after_rows(transform, options)
-        format_ = options.make_format(source, transform.stream)
-        metadata = metadata_format(options, format_)
-        if metadata is not None:
-            refuse_snapshots(options, transform)
-            refuse_schema_in_topic(given.get("topic"))
-        sink = _sink(kind, given, format=format_)
-        if metadata is None:  # whose records belong to no table of the source
-            sink = sink.selecting(_selected_tables(given))
-        check = FormatCheck(
-            options,
-            format_,
-            source,
-            getattr(transform, "capture_type", str),
-            getattr(transform, "source_tables", None),
-        )
-        return _apply(pipeline, source, transform, options, sink, check, metadata)
+    Args:
+        pipeline: the pipeline of Beam.
+        source: the name of a source, such as ``spanner``.
+        sink: the name of a sink, such as ``delta``.
+        choices: values of the parameters, by their names. Times are RFC 3339 in UTC.
+        replay: dead letters that enter again in place of the source; see `penstock.pipelines.replay`.
+        preview: shows what the sink would write; see `penstock.pipelines.preview`.
 
-    build.__name__ = f"{source}_to_{sink}"
-    build.__doc__ = f"{read.title} to {kind.title}: the pipeline of the template `{source}-to-{sink}`."
-    build.__signature__ = seen  # type: ignore[attr-defined]
-    return build
+    Raises:
+        TypeError: a parameter is unknown or missing.
+        UsageError: a value is malformed or out of range; the message names the parameter.
+    """
+    read, write = SOURCES[source], SINKS[sink]
+    of_source, of_events, of_sink = parameters_of(source, sink).divided(choices)
+    _check_mode(source, write, of_sink)
+    transform = read.transform()(**_without_references(of_source))
+    if write.takes == "events":
+        options = EventOptions(**of_events)
+    elif write.takes == "records":
+        options = EventOptions.of(source, {"format": RECORD_FORMAT, **of_events})
+    else:
+        options = EventOptions.of(source, of_events)
+    options = replace(options, replay=replay, preview=preview)
+    if read.filter_rows is not None and options.materialize_rows:
+        transform, options = read.filter_rows(transform, options)
+    refuse_snapshots(options, transform)
+    if write.takes == "lines":
+        return _write_lines(pipeline, source, transform, options, of_sink)
+    if write.takes == "records":
+        return _write_records(pipeline, source, transform, options, write, of_sink, _selected_tables(choices))
+    target = _target(write, of_sink).selecting(_selected_tables(choices))
+    needs_keys = write.needs_keys(of_sink.get("mode"))
+    return _write_events(pipeline, source, transform, options, target, needs_keys=needs_keys)
 
 
-def _sink(kind: SinkKind, given: dict[str, Any], **more: Any) -> Any:
-    arguments = {name: given[kind.parameter(name)] for name in kind.names if kind.parameter(name) in given}
-    for name in kind.secrets & arguments.keys():
-        value = arguments[name]
-        if isinstance(value, Mapping):
-            arguments[name] = {each: read_references(text) for each, text in value.items()}
-        else:
-            arguments[name] = read_references(value)
-    return kind.load()(**arguments, **more)
+def _target(kind: SinkKind, given: Mapping[str, Any], **more: Any) -> Any:
+    """Return the transform of a sink. References to secrets are read."""
+    names = {kind.parameter(name): name for name in kind.arguments()}
+    arguments = {names[parameter]: value for parameter, value in given.items()}
+    secrets = {name: arguments[name] for name in kind.secrets & arguments.keys()}
+    return kind.transform()(**{**arguments, **_without_references(secrets)}, **more)
+
+
+def _without_references(value: Any) -> Any:
+    """Return a value, or a mapping of values, with what references to secrets stand for."""
+    if isinstance(value, Mapping):
+        return {name: _without_references(each) for name, each in value.items()}
+    return read_references(value) if isinstance(value, str) else value
+
+
+def _asked(transform: Any) -> tuple[Any, Any]:
+    """Return the functions that ask a source for its capture type and its tables; Bigtable has neither."""
+    return getattr(transform, "capture_type", str), getattr(transform, "source_tables", None)
 
 
 def _selected_tables(given: Mapping[str, Any]) -> TableSelection:
@@ -119,16 +123,60 @@ def _selected_tables(given: Mapping[str, Any]) -> TableSelection:
     return TableSelection(tuple(given.get("tables") or ()), tuple(given.get("without_tables") or ()))
 
 
-def _check_mode(source: str, kind: SinkKind, given: dict[str, Any]) -> None:
+def _check_mode(source: str, kind: SinkKind, given: Mapping[str, Any]) -> None:
     """Refuse before the start what every event of Bigtable would be refused for."""
-    if source == "bigtable" and "mode" in kind.names and given.get("mode") != "log":
+    if source == "bigtable" and kind.is_replica and given.get("mode") != "log":
         raise UsageError(
             "changes of Bigtable have cells and not rows, so there is no current row to maintain: set mode=log, "
             "which writes every change"
         )
 
 
-def _apply(
+def _write_lines(
+    pipeline: beam.Pipeline, system: str, source: Any, options: EventOptions, given: Mapping[str, Any]
+) -> Any:
+    """Apply source, conversion to lines, and files; return the published files."""
+    kind = SOURCES[system]
+    names = FileOptions.__dataclass_fields__
+    files = FileOptions(**{name: value for name, value in given.items() if name in names})
+    own = dict(vars(kind.file_options(**{name: value for name, value in given.items() if name not in names})))
+    lineage_log = own.pop("lineage_log", None)
+    to_lines: beam.PTransform
+    if options.format == NATIVE:
+        own |= {name: getattr(source.stream, name) for name in kind.line_names}
+        to_lines = NativeLines(options, partial(kind.lines, **own) if own else kind.lines)
+    elif chosen := [name for name, value in own.items() if value != getattr(kind.file_options, name)]:
+        raise UsageError(f"{', '.join(chosen)}: for native lines only. Leave it out, or leave out format")
+    else:
+        capture, tables = _asked(source)
+        to_lines = EventLines(options, system, source.stream, capture, files.shards, tables)
+    records = pipeline | "ReadChangeStream" >> readable(with_lineage_log(source, lineage_log), options)
+    write = WriteLines(options, files.output, shards=files.shards, roll_seconds=files.roll_seconds)
+    return records | "ToLines" >> to_lines | "WriteFiles" >> write
+
+
+def _write_records(
+    pipeline: beam.Pipeline,
+    system: str,
+    source: Any,
+    options: EventOptions,
+    kind: SinkKind,
+    given: Mapping[str, Any],
+    selection: TableSelection,
+) -> Any:
+    """Apply source, conversion to events, and a sink whose records have a format; return what the sink returns."""
+    format = options.make_format(system, source.stream)
+    metadata = metadata_format(options, format)
+    sink = _target(kind, given, format=format)
+    if metadata is None:
+        sink = sink.selecting(selection)
+    else:  # whose records belong to no table of the source
+        refuse_schema_in_topic(given.get("topic"))
+    check = FormatCheck(options, format, system, *_asked(source))
+    return _write_events(pipeline, system, source, options, sink, check, metadata)
+
+
+def _write_events(
     pipeline: beam.Pipeline,
     system: str,
     source: Any,
@@ -138,8 +186,9 @@ def _apply(
     metadata: DebeziumFormat | None = None,
     needs_keys: bool = False,
 ) -> Any:
+    """Apply source, conversion to events, and a sink of events or records; return what the sink returns."""
     records = pipeline | "ReadChangeStream" >> readable(source, options)
-    tables = getattr(source, "source_tables", None)
+    _, tables = _asked(source)
     to_events = ToEvents(options, system, source.stream, tables, needs_keys=needs_keys)
     events, letters = to_events.events(records)
     if metadata is not None:
@@ -162,13 +211,6 @@ def _apply(
     return written
 
 
-def __getattr__(name: str) -> Callable[..., Any]:
-    source, between, sink = name.partition("_to_")
-    if between and source in SOURCES and sink in SINKS:
-        return build_function(source, sink)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 def main(arguments: list[str]) -> int:
     """Run the pipeline that the first argument names, such as ``spanner-to-delta``; the others are its flags."""
     name, *rest = arguments or ["--help"]
@@ -180,7 +222,11 @@ def main(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    return run_program(build_function(source, sink), rest)
+
+    def apply(pipeline: beam.Pipeline, **choices: Any) -> None:
+        build(pipeline, source, sink, choices)
+
+    return run_program(apply, rest, parameters_of(source, sink).every)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,20 @@
-"""Parameters that templates take from code: the choices about events, the options of each format, and sinks."""
+"""The parameters of templates: what the code declares about source, choices about events, formats and sink."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, get_origin
 
 from penstock.options import EMPTY, Argument
-from penstock.pipelines.event_options import (
-    GIVEN,
-    SECRETS,
-    choices_for_records,
-    choices_for_sinks,
-    event_arguments,
-)
-from penstock.pipelines.sinks import SinkKind
+from penstock.pipelines.event_options import GIVEN, SECRETS
+from penstock.pipelines.parameters import parameters_of
+from penstock.pipelines.sinks import SINKS
+from penstock.pipelines.sources import SOURCES
 from penstock.templates.parameter import Kind, Parameter
 from penstock.transforms.formats.catalog import formats_of
 
-_KINDS: dict[Any, Kind] = {bool: "boolean", int: "integer", float: "number"}
+_KINDS: dict[Any, Kind] = {datetime: "timestamp", bool: "boolean", int: "integer", float: "number"}
 
 _EXAMPLES = {
     "tables": "Orders",
@@ -47,62 +44,63 @@ _EXAMPLES_OF = {
 }
 
 
-def event_parameters(system: str) -> dict[str, Parameter]:
-    """Return the parameters of `EventOptions` for a source, and one mapping for the options of each format."""
-    parameters = {name: _parameter(each, system=system) for name, each in event_arguments(system).items()}
-    given = GIVEN[system]
-    for name, entry in formats_of(system).items():
-        if name not in parameters:
-            continue
-        entries = {
-            option: _parameter(each, given.get(option)) for option, each in entry.options(system).items()
-        }
-        parameters[name] = parameters[name].model_copy(update={"entries": entries})
-    return parameters
-
-
-def sink_parameters(kind: SinkKind) -> dict[str, Parameter]:
-    """Return the parameters of a sink, from its transform's signature and docstring."""
-    argument_of = {kind.parameter(name): name for name in kind.names}
-    return {
-        # The parameter has the name for users; the facts are found by the name of the argument.
-        name: _parameter(each).model_copy(
-            update={
-                "required": each.default is EMPTY,
-                "example": kind.examples.get(argument_of[name]),
-                "secret": argument_of[name] in kind.secrets,
-            }
-        )
-        for name, each in kind.arguments().items()
+def parameters_of_pair(source: str, sink: str) -> dict[str, Parameter]:
+    """Return the parameters of the pipeline from a source to a sink; required ones come first."""
+    read, write = SOURCES[source], SINKS[sink]
+    taken = parameters_of(source, sink)
+    argument_of = {write.parameter(name): name for name in write.arguments()}
+    known = {
+        **{name: _parameter(each, secret=name in read.secrets) for name, each in taken.source.items()},
+        **{
+            name: _parameter(
+                each,
+                example=write.examples.get(argument_of.get(name, "")),
+                secret=argument_of.get(name) in write.secrets,
+            )
+            for name, each in taken.sink.items()
+        },
+        **event_parameters(source, taken.events),
     }
+    return {name: known[name] for name in taken.every}
 
 
-def record_parameters(system: str) -> dict[str, Parameter]:
-    """Return the parameters of the choices about events for a sink whose records have a format."""
-    known = event_parameters(system)
-    chosen = choices_for_records(system)
-    return {name: known[name] for name in chosen} | {"format": _parameter(chosen["format"])}
+def event_parameters(system: str, choices: Mapping[str, Argument]) -> dict[str, Parameter]:
+    """Return the parameters of choices about events of a source. The options of a format are entries of its name."""
+    formats = formats_of(system)
+    found = {}
+    for name, each in choices.items():
+        example = _EXAMPLES_OF.get(system, {}).get(name)
+        found[name] = _parameter(each, example=example, secret=name in SECRETS)
+        if name in formats:
+            entries = {
+                option: _parameter(entry, GIVEN[system].get(option), secret=option in SECRETS)
+                for option, entry in formats[name].options(system).items()
+            }
+            found[name] = found[name].model_copy(update={"entries": entries})
+    return found
 
 
-def choice_parameters(system: str) -> dict[str, Parameter]:
-    """Return the parameters of the choices about events that do not concern a format."""
-    return {name: _parameter(each, system=system) for name, each in choices_for_sinks(system).items()}
-
-
-def _parameter(argument: Argument, given: str | None = None, system: str = "") -> Parameter:
-    """Return the parameter of an argument; `given` is the parameter that is its default, `system` the source."""
+def _parameter(
+    argument: Argument, given: str | None = None, *, example: str | None = None, secret: bool
+) -> Parameter:
+    """Return the parameter of an argument; `given` is the parameter that is its default."""
+    accepts = argument.accepts
     default = None if argument.default in (EMPTY, None, "") or not _is_scalar(argument) else argument.default
     help_ = argument.help or f"The option {argument.name}."
     return Parameter(
         type=_KINDS.get(argument.type, "string"),
-        # The default is another parameter's value, so it is told in words.
         help=f"{help_} Default: the {given.replace('_', ' ')}." if given else help_,
+        required=argument.default is EMPTY and given is None,
         default=None if given else default,
-        example=_EXAMPLES_OF.get(system, {}).get(argument.name, _EXAMPLES.get(argument.name)),
+        example=example or accepts.example or _EXAMPLES.get(argument.name),
+        pattern=accepts.pattern,
+        pattern_help=accepts.words,
+        minimum=accepts.minimum,
+        maximum=accepts.maximum,
         choices=argument.choices,
-        repeated=get_origin(argument.type) is Sequence,
+        repeated=get_origin(argument.type) in (Iterable, Sequence),
         mapping=get_origin(argument.type) is Mapping,
-        secret=argument.name in SECRETS,
+        secret=secret,
     )
 
 

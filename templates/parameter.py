@@ -37,7 +37,7 @@ def _compiles(pattern: str) -> str:
 
 
 class Parameter(BaseModel):
-    """The specification of one parameter, as a template's YAML gives it under the parameter's name.
+    """The specification of one parameter of a template or of the runner.
 
     `pattern` must match the whole text, and `pattern_help` says in words what it asks for. `minimum` and
     `maximum` are inclusive. `repeated` means a list in a file and one flag per value. `secret` values are
@@ -66,14 +66,14 @@ class Parameter(BaseModel):
     mapping: bool = False
     entries: Mapping[str, Parameter] | None = None
 
-    # Faults of a template's author, found when the template is loaded and so by any test that lists the templates.
+    # Faults of a declaration, found when a template is made and so by any test that makes all templates.
     @model_validator(mode="after")
     def _consistent(self) -> Parameter:
         if self.required and self.default is not None:
             raise ValueError("a required parameter has no default")
         if self.pattern and not self.pattern_help:
             raise ValueError("a pattern needs a pattern_help that says it in words")
-        # YAML reads `default: 010` as 8 and `default: on` as True. The text that users are shown must give the default.
+        # The text that users are shown must give the default.
         if self.default is not None and self.read(show(self.default)) != self.default:
             raise ValueError(f"the default is no {self.type} as written")
         return self
@@ -129,7 +129,7 @@ def show(value: Value) -> str:
     # `str(True)` is "True", which no parameter reads.
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _read_text(text: str) -> str:

@@ -17,7 +17,9 @@ from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.ydb import ReadFromYdbChangefeed
 from penstock.options import EMPTY, arguments_of
-from penstock.pipelines.sinks import SINKS, SinkKind
+from penstock.pipelines.event_options import event_arguments
+from penstock.pipelines.parameters import parameters_of
+from penstock.pipelines.sinks import SINKS
 from penstock.pipelines.sources import SOURCES
 from penstock.templates.derived import event_parameters
 from penstock.templates.parameter import Parameter
@@ -54,6 +56,7 @@ a mapping is `parameter.entry` on the command line.
 """
 _PAGES = {
     "avro": "files.md",
+    "files": "files.md",
     "parquet": "files.md",
     "postgresql": "sinks/sql.md",
 }
@@ -75,28 +78,25 @@ def _overview() -> Iterator[str]:
 def _sources() -> Iterator[str]:
     for source, kind in SOURCES.items():
         shown = templates()[f"{source}-to-files"].parameters
-        own = kind.parameters()
         yield f"## Source `{source}`: {kind.title}\n"
+        yield from (f"- {each}" for each in kind.guarantees)
+        yield ""
+        own = parameters_of(source, "files").source
         yield from _table({name: each for name, each in shown.items() if name in own})
 
 
 def _sinks() -> Iterator[str]:
-    files = templates()["spanner-to-files"]
-    own: dict[str, Parameter] = {}
-    for source, kind_of_source in SOURCES.items():
-        taken = {*kind_of_source.parameters(), *_event_parameters()}
-        known = templates()[f"{source}-to-files"].parameters
-        own |= {name: each for name, each in known.items() if name not in taken | own.keys()}
-    yield "## Sink `files`: files of lines, in one of several formats\n"
-    yield from (f"- {each}" for each in files.guarantees)
-    yield ""
-    yield from _table(own)
     for sink, kind in SINKS.items():
+        own: dict[str, Parameter] = {}
+        for source in kind.systems:
+            shown = templates()[f"{source}-to-{sink}"].parameters
+            taken = parameters_of(source, sink).sink.keys() - own.keys()
+            own |= {name: each for name, each in shown.items() if name in taken}
         yield f"## Sink `{sink}`: {kind.title}\n"
         yield f"[Guarantee, types and limits]({_page_of(sink)}).\n"
         yield from (f"- {each}" for each in kind.guarantees)
         yield ""
-        yield from _table(_sink_parameters(sink, kind))
+        yield from _table(own)
 
 
 def _events() -> Iterator[str]:
@@ -112,13 +112,8 @@ def _events() -> Iterator[str]:
 def _event_parameters() -> dict[str, Parameter]:
     found: dict[str, Parameter] = {}
     for source in ("spanner", *SOURCES):
-        found = event_parameters(source) | found
-    return {name: found[name] for name in [*event_parameters("spanner"), *found]}
-
-
-def _sink_parameters(sink: str, kind: SinkKind) -> dict[str, Parameter]:
-    shown = templates()[f"{kind.systems[0]}-to-{sink}"].parameters
-    return {kind.parameter(name): shown[kind.parameter(name)] for name in kind.names}
+        found = event_parameters(source, event_arguments(source)) | found
+    return {name: found[name] for name in [*event_arguments("spanner"), *found]}
 
 
 def _page_of(sink: str) -> str:

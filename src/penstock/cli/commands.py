@@ -343,7 +343,7 @@ for _command in (
 
 def start(configuration: Configuration, **more: Any) -> Any:
     """Begin to start Spark, and build the pipeline while it starts: both take seconds. `more`: see `build`."""
-    begin_session(configuration.runner, [configuration.template.module])
+    begin_session(configuration.runner, configuration.template.modules)
     pipeline = build(configuration, **more)
     trace("built the pipeline")
     return pipeline

@@ -163,11 +163,14 @@ def build(configuration: Configuration, *, to_run: bool = True, **more: Any) -> 
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
+    from penstock.pipelines import source_to_sink
+
+    template = configuration.template
     # Beam's option for the name of a job: the runner notes it in the checkpoint folder.
-    name = f"--job_name={configuration.template.name}"
+    name = f"--job_name={template.name}"
     pipeline = beam.Pipeline(options=PipelineOptions([*configuration.runner_arguments(), name]))
     parameters = configuration.parameters if to_run else _parameters_without_secrets(configuration)
-    configuration.template.build_function()(pipeline, **parameters, **more)
+    source_to_sink.build(pipeline, template.source, template.sink, parameters, **more)
     return pipeline
 
 

@@ -164,7 +164,7 @@ def _run(
         from penstock.pipelines.replay import Replay
         from penstock.transforms.dead_letters import letter_of
 
-        begin_session(runner, [configuration.template.module])
+        begin_session(runner, configuration.template.modules)
         letters = [letter_of(line.content) for line in read_letters(folder) if line.file in planned.files]
         materialized = bool(configuration.parameters.get("materialize_rows"))
         return build(own, replay=Replay(letters, materialize_rows=materialized))

@@ -65,7 +65,7 @@ def test_run_begins_to_start_spark_before_it_imports_beam(
 
     monkeypatch.setattr(commands, "begin_session", begin_session)
     assert penstock("run", str(job)).exit_code == ExitCode.DONE
-    assert begun == [(0, ("a=b",), ["penstock.pipelines.spanner_to_files"])]
+    assert begun == [(0, ("a=b",), ["penstock.pipelines.source_to_sink", "penstock.io.spanner.read"])]
     assert len(launched) == 1
 
 
@@ -80,7 +80,7 @@ def test_the_version_is_that_of_the_package() -> None:
 
 def test_list_shows_every_template_with_a_summary() -> None:
     listed = penstock("list").output
-    assert re.search(r"^spanner-to-files +Spanner change stream", listed, re.MULTILINE)
+    assert re.search(r"^spanner-to-files +Spanner changes to JSON Lines files", listed, re.MULTILINE)
     assert re.search(r"^bigtable-to-delta +Bigtable changes to Delta tables", listed, re.MULTILINE)
 
 

@@ -231,9 +231,9 @@ class NotingSink(beam.PTransform):  # type: ignore[misc, unused-ignore]
 def test_an_event_that_a_sink_refused_goes_to_the_sink_with_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_to_sink, "_sink", lambda kind, given: NotingSink(tmp_path / "written"))
-    build = source_to_sink.build_function("spanner", "delta")
+    monkeypatch.setattr(source_to_sink, "_target", lambda kind, given: NotingSink(tmp_path / "written"))
     with beam.Pipeline(FnApiRunner()) as pipeline:
         letters = [letter(MASKED, source_to_sink.WRITE)]
-        build(pipeline, **SHOP, uri=str(tmp_path / "table"), replay=Replay(letters))
+        choices = {**SHOP, "uri": str(tmp_path / "table")}
+        source_to_sink.build(pipeline, "spanner", "delta", choices, replay=Replay(letters))
     assert (tmp_path / "written").read_text() == f"{{'Id': 7}} {MASKED.version.order}\n"

@@ -12,7 +12,7 @@ from penstock.errors import SeveralProblemsError, UsageError
 from penstock.pipelines.choices_check import check_choices, nan_warnings
 from penstock.pipelines.event_lines import FormatCheck
 from penstock.pipelines.event_options import EventOptions
-from penstock.pipelines.source_to_sink import build_function
+from penstock.pipelines.source_to_sink import build
 from penstock.preflight import preflight
 from penstock.tables import SourceTable
 from penstock.transforms.expression import RowExpression
@@ -115,9 +115,8 @@ def test_the_pipeline_is_refused_at_its_start_and_only_warned_when_it_resumes(
 
     def pipeline(**choices: Any) -> beam.Pipeline:
         made = beam.Pipeline()
-        build_function("postgres", "delta")(
-            made, dsn="dbname=shop", publication="shop", slot="s", uri=f"{tmp_path}/{{table}}", **choices
-        )
+        given = {"dsn": "dbname=shop", "publication": "shop", "slot": "s", "uri": f"{tmp_path}/{{table}}"}
+        build(made, "postgres", "delta", {**given, **choices})
         return made
 
     with pytest.raises(SeveralProblemsError, match="(?s)'visit'.*'nocol'"):
@@ -174,7 +173,7 @@ def test_a_job_for_a_replica_is_refused_before_its_start(
 
     monkeypatch.setattr(ReadFromPostgresChangeStream, "source_tables", lambda self: [*TABLES, VISITS])
     pipeline = beam.Pipeline()
-    build_function("postgres", sink)(pipeline, dsn="dbname=shop", publication="shop", slot="s", **given)
+    build(pipeline, "postgres", sink, {"dsn": "dbname=shop", "publication": "shop", "slot": "s", **given})
     problems = []
     for part in parts_of(pipeline):
         # The checks of other transforms would ask services.

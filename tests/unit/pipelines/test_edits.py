@@ -12,9 +12,8 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from penstock.pipelines.postgres_to_files import postgres_to_files
-from penstock.pipelines.source_to_sink import build_function
-from penstock.pipelines.spanner_to_files import spanner_to_files
+from penstock.pipelines.parameters import parameters_of
+from penstock.pipelines.source_to_sink import build
 from penstock.runner import PySparkRunner
 from penstock.runner.driver.compatibility import check_compatibility, state_for_plan
 from penstock.runner.driver.state_schema import state_schemas
@@ -35,15 +34,12 @@ PAGE = Path(__file__).parents[3] / "docs/runner.md"
 
 POSTGRES = {"dsn": "dbname=shop", "publication": "p", "slot": "s"}
 SPANNER = {"project": "p", "instance": "i", "database": "d", "change_stream": "All"}
-JOBS: Mapping[str, tuple[Any, dict[str, Any]]] = {
-    "postgres-to-delta": (build_function("postgres", "delta"), {**POSTGRES, "uri": "/t/{table}"}),
-    "postgres-to-kafka": (
-        build_function("postgres", "kafka"),
-        {**POSTGRES, "bootstrap_servers": "localhost:9"},
-    ),
-    "postgres-to-files": (postgres_to_files, {**POSTGRES, "output": "/o", "format": "debezium"}),
-    "transactions": (postgres_to_files, {**POSTGRES, "output": "/o", "format": "debezium"}),
-    "spanner-to-files": (spanner_to_files, {**SPANNER, "output": "/o", "format": "debezium"}),
+JOBS: Mapping[str, tuple[tuple[str, str], dict[str, Any]]] = {
+    "postgres-to-delta": (("postgres", "delta"), {**POSTGRES, "uri": "/t/{table}"}),
+    "postgres-to-kafka": (("postgres", "kafka"), {**POSTGRES, "bootstrap_servers": "localhost:9"}),
+    "postgres-to-files": (("postgres", "files"), {**POSTGRES, "output": "/o", "format": "debezium"}),
+    "transactions": (("postgres", "files"), {**POSTGRES, "output": "/o", "format": "debezium"}),
+    "spanner-to-files": (("spanner", "files"), {**SPANNER, "output": "/o", "format": "debezium"}),
 }
 
 OPTIONS: Mapping[str, list[Any]] = {
@@ -81,9 +77,9 @@ STEPS_OF_OPTIONS = {
 """Options that add a step with state, and the name of the step."""
 
 
-def plan_of(build: Any, given: Mapping[str, Any]) -> Plan:
+def plan_of(pair: tuple[str, str], given: Mapping[str, Any]) -> Plan:
     pipeline = beam.Pipeline(options=PipelineOptions())
-    build(pipeline, **given)
+    build(pipeline, *pair, given)
     environment = PySparkRunner().default_environment(pipeline.options)
     return graph.build_plan(pipeline.to_runner_api(default_environment=environment), streaming=True)
 
@@ -111,20 +107,17 @@ def record_of(plan: Plan, *, waiting: bool) -> CommitRecord:
 def options_of(job: str) -> set[str]:
     # Most other options exclude transaction metadata.
     alone = {"transaction_metadata"}
-    return (
-        alone
-        if job == "transactions"
-        else JOBS[job][0].__signature__.parameters.keys() & OPTIONS.keys() - alone
-    )
+    known = parameters_of(*JOBS[job][0]).every
+    return alone if job == "transactions" else known.keys() & OPTIONS.keys() - alone
 
 
 @functools.cache
 def plan_with(job: str, choice: int | None) -> Plan:
     """Return the plan of a job with all options that it has, each with the value of this index; None: without."""
-    build, given = JOBS[job]
+    pair, given = JOBS[job]
     names = options_of(job)
     chosen = {} if choice is None else {name: (OPTIONS[name] * 2)[choice] for name in names}
-    return plan_of(build, {**given, **chosen})
+    return plan_of(pair, {**given, **chosen})
 
 
 ALL = pytest.mark.parametrize("job", JOBS)

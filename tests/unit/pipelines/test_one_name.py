@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from penstock.io import bigtable, change_streams, spanner
 from penstock.io.bigtable import ReadFromBigtableChangeStream, ReadFromBigtableTable
 from penstock.io.files import WriteToJsonLines
-from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.spanner import ReadFromSpannerChangeStream
-from penstock.io.ydb import ReadFromYdbChangefeed
 from penstock.options import arguments_of
-from penstock.pipelines.bigtable_to_files import bigtable_to_files
-from penstock.pipelines.event_options import EventOptions
-from penstock.pipelines.postgres_to_files import postgres_to_files
-from penstock.pipelines.spanner_to_files import spanner_to_files
-from penstock.pipelines.ydb_to_files import ydb_to_files
+from penstock.pipelines.parameters import parameters_of
+from penstock.pipelines.sinks import FileOptions
+from penstock.pipelines.sources import SOURCES as SOURCES_OF_PIPELINES
+from penstock.pipelines.sources import SourceKind
 from penstock.templates import templates
-from penstock.transforms.formats.catalog import CATALOG
 
 SOURCES = (ReadFromSpannerChangeStream, ReadFromBigtableChangeStream)
-PIPELINES = [
-    (spanner_to_files, ReadFromSpannerChangeStream, {"output", "lineage_log"}),
-    (bigtable_to_files, ReadFromBigtableChangeStream, {"output", "lineage_log", "shape", "base64"}),
-    (postgres_to_files, ReadFromPostgresChangeStream, {"output"}),
-    (ydb_to_files, ReadFromYdbChangefeed, {"output", "lineage_log"}),
-]
-FORMATS = {entry.name for entry in CATALOG}
 COMMON = {
     "start", "end", "heartbeat_seconds", "unavailable_seconds", "max_concurrent_partitions", "buffer_bytes",
     "idle_stream_seconds", "credentials", "emulator_host", "api_endpoint",
 }  # fmt: skip
-
-
-def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    found = inspect.signature(function).parameters
-    return {name: each for name, each in found.items() if each.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def test_sources_take_the_parameters_that_they_share_with_one_type_and_default() -> None:
@@ -49,16 +31,17 @@ def test_sources_take_the_parameters_that_they_share_with_one_type_and_default()
         assert (ours[name].type, ours[name].default) == (theirs[name].type, theirs[name].default), name
 
 
-@pytest.mark.parametrize(("build", "transform", "own"), PIPELINES)
-def test_a_pipeline_passes_each_parameter_on_under_its_name_and_default(
-    build: Callable[..., Any], transform: type, own: set[str]
-) -> None:
-    known = {**arguments_of(WriteToJsonLines), **arguments_of(transform)}
-    own = {*own, *EventOptions.__dataclass_fields__, *FORMATS}
-    for name, each in parameters(build).items():
-        if name not in own:
-            assert name in known, f"{name} is no parameter of the transforms"
-            assert each.default == known[name].default, name
+@pytest.mark.parametrize("kind", SOURCES_OF_PIPELINES.values(), ids=SOURCES_OF_PIPELINES)
+def test_a_pipeline_takes_the_options_of_the_transform_of_its_source(kind: SourceKind) -> None:
+    assert issubclass(cast(type, kind.transform()), kind.options)
+    assert kind.arguments().keys() <= arguments_of(kind.transform()).keys()
+    assert kind.secrets <= kind.arguments().keys()
+
+
+def test_options_of_files_have_the_names_and_defaults_of_the_transform() -> None:
+    known = arguments_of(WriteToJsonLines)
+    for name, each in arguments_of(FileOptions).items():
+        assert each.default == known[name].default, name
 
 
 @pytest.mark.parametrize("template", templates().values(), ids=lambda template: template.name)
@@ -102,6 +85,9 @@ def test_names_that_reach_users_are_exported(package: Any) -> None:
 def test_a_filter_has_one_name() -> None:
     """The source of Spanner filters by mod_types and exclude_transaction_tags, also with format=native."""
     filters = {"mod_types", "exclude_transaction_tags", "operations", "without_tags"}
-    assert filters & parameters(spanner_to_files).keys() == {"mod_types", "exclude_transaction_tags"}
-    assert filters & parameters(bigtable_to_files).keys() == {"operations"}
-    assert filters & parameters(postgres_to_files).keys() == {"operations"}
+    assert filters & parameters_of("spanner", "files").every.keys() == {
+        "mod_types",
+        "exclude_transaction_tags",
+    }
+    assert filters & parameters_of("bigtable", "files").every.keys() == {"operations"}
+    assert filters & parameters_of("postgres", "files").every.keys() == {"operations"}

@@ -20,6 +20,7 @@ from penstock.io.staging.transform import WriteStagedFiles
 from penstock.options import arguments_of
 from penstock.pipelines.preview import CHANGE, Preview, Shown, _collect, _encode, _events_as_json
 from penstock.pipelines.sinks import SINKS, SinkKind
+from penstock.pipelines.source_to_sink import build
 from penstock.pipelines.sources import SOURCES
 from penstock.templates.template import templates
 from penstock.transforms.formats.debezium import DebeziumFormat
@@ -42,19 +43,19 @@ CELLS = event_of(
 def sink(name: str, **given: Any) -> Any:
     """Return a sink made with its examples."""
     kind: SinkKind = SINKS[name]
-    known = arguments_of(kind.load())
+    known = arguments_of(kind.transform())
     examples: dict[str, Any] = {
         each: dict([text.split("=", 1)]) if get_origin(known[each].type) is Mapping else text
         for each, text in kind.examples.items()
     }
-    if kind.has_format:
+    if kind.takes == "records":
         examples["format"] = DebeziumFormat("shop")
-    return kind.load()(**{**examples, **given})
+    return kind.transform()(**{**examples, **given})
 
 
 def shown(name: str, event: ChangeEvent, **given: Any) -> list[Any]:
     """Return the JSON that a preview prints for an event."""
-    format = DebeziumFormat("shop") if SINKS[name].has_format else None
+    format = DebeziumFormat("shop") if SINKS[name].takes == "records" else None
     return [json.loads(text) for text in _events_as_json(sink(name, **given).preview, format, event)]
 
 
@@ -155,7 +156,7 @@ def test_a_preview_of_a_template_has_no_step_that_writes_and_a_source_that_leave
         given["mode"] = "log"
     given |= {each: "dbname=shop" for each in ("dsn", "target_dsn") if each in given}
     pipeline = beam.Pipeline()
-    template.build_function()(pipeline, preview=Preview(limit=3), **given)
+    build(pipeline, template.source, template.sink, given, preview=Preview(limit=3))
     steps = _Transforms()
     pipeline.visit(steps)
     writing = [

@@ -15,6 +15,7 @@ import apache_beam as beam
 import pytest
 
 from penstock.launch.run import ExitCode
+from penstock.pipelines.parameters import parameters_of
 from penstock.pipelines.program import run_program, with_runner
 from penstock.templates.template import Template, templates
 
@@ -92,8 +93,9 @@ def test_a_flag_that_neither_the_pipeline_nor_beam_knows_is_refused(
 def test_the_pipeline_of_each_template_has_flags(
     template: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    known = parameters_of(template.source, template.sink).every
     with pytest.raises(SystemExit) as caught:
-        run_program(template.build_function(), ["--help"])
+        run_program(build, ["--help"], known)
     assert caught.value.code == 0
     flags = capsys.readouterr().out
     assert all(f"--{name}" in flags for name in template.parameters)

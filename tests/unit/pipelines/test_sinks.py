@@ -14,11 +14,12 @@ from penstock.transforms.formats.debezium import DebeziumFormat
 
 @pytest.mark.parametrize("kind", SINKS.values(), ids=SINKS)
 def test_a_sink_can_be_made_with_its_examples(kind: SinkKind) -> None:
-    known = arguments_of(kind.load())
+    known = arguments_of(kind.transform())
     given = {
         name: dict([text.split("=", 1)]) if get_origin(known[name].type) is Mapping else text
         for name, text in kind.examples.items()
     }
-    if kind.has_format:
+    if kind.takes == "records":
         given["format"] = DebeziumFormat("shop")
-    assert kind.load()(**given)
+    examples = {name: each.accepts.example for name, each in kind.arguments().items() if each.accepts.example}
+    assert kind.transform()(**{**examples, **given})

@@ -12,9 +12,8 @@ from penstock.errors import UsageError
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.filter import Selection
 from penstock.options import arguments_of
-from penstock.pipelines.postgres_to_files import postgres_to_files
 from penstock.pipelines.sinks import SINKS, SinkKind
-from penstock.pipelines.source_to_sink import build_function, main
+from penstock.pipelines.source_to_sink import build, main
 from penstock.pipelines.sources import SOURCES
 from penstock.templates.template import templates
 
@@ -25,10 +24,10 @@ KINDS = pytest.mark.parametrize(("name", "kind"), SINKS.items())
 def test_the_signature_and_the_docstring_of_a_sink_are_what_its_templates_say(
     name: str, kind: SinkKind
 ) -> None:
-    known = arguments_of(kind.load())
+    known = arguments_of(kind.transform())
     for source in kind.systems:
         shown = templates()[f"{source}-to-{name}"].parameters
-        for argument in kind.names:
+        for argument in kind.arguments():
             parameter = shown[kind.parameter(argument)]
             assert known[argument].help, f"{argument} is not in the docstring"
             assert parameter.help == known[argument].help
@@ -40,7 +39,7 @@ def test_the_signature_and_the_docstring_of_a_sink_are_what_its_templates_say(
 @KINDS
 def test_no_parameter_of_a_sink_hides_one_of_a_source(name: str, kind: SinkKind) -> None:
     for source in kind.systems:
-        assert not kind.arguments().keys() & SOURCES[source].parameters().keys()
+        assert not kind.parameters().keys() & SOURCES[source].arguments().keys()
 
 
 def test_every_source_can_be_written_to_every_sink() -> None:
@@ -50,9 +49,9 @@ def test_every_source_can_be_written_to_every_sink() -> None:
         )
 
 
-def labels(build: Any, **given: Any) -> set[str]:
+def labels(source: str, sink: str, **given: Any) -> set[str]:
     pipeline = beam.Pipeline()
-    build(pipeline, **given)
+    build(pipeline, source, sink, given)
     proto = pipeline.to_runner_api()
     return {each.unique_name for each in proto.components.transforms.values()}
 
@@ -62,7 +61,8 @@ STREAM = {"project": "p", "instance": "i", "database": "d", "change_stream": "Al
 
 def test_the_pipeline_reads_chooses_and_writes(tmp_path: Any) -> None:
     found = labels(
-        build_function("spanner", "delta"),
+        "spanner",
+        "delta",
         **STREAM,
         uri=f"{tmp_path}/{{table}}",
         without_columns=["Note"],
@@ -83,7 +83,8 @@ def test_the_source_filters_unless_rows_are_materialized_from_all_of_their_chang
     )
     target = {"delta": {"uri": str(tmp_path)}, "kafka": {"bootstrap_servers": "localhost:9"}}[sink]
     found = labels(
-        build_function("spanner", sink),
+        "spanner",
+        sink,
         **STREAM,
         **target,
         mod_types=["UPDATE"],
@@ -96,11 +97,11 @@ def test_the_source_filters_unless_rows_are_materialized_from_all_of_their_chang
 @pytest.mark.parametrize("sink", ["delta", "kafka"])
 def test_the_pipeline_stops_at_max_dead_letters_of_all_steps_together(tmp_path: Any, sink: str) -> None:
     target = {"delta": {"uri": str(tmp_path)}, "kafka": {"bootstrap_servers": "localhost:9"}}[sink]
-    build = build_function("spanner", sink)
-    found = labels(build, **STREAM, **target, dead_letters=str(tmp_path / "letters"), max_dead_letters=10)
+    given = {**STREAM, **target, "max_dead_letters": 10}
+    found = labels("spanner", sink, **given, dead_letters=str(tmp_path / "letters"))
     assert "LimitOfDeadLetters" in found
     with pytest.raises(UsageError, match="max_dead_letters needs dead_letters"):
-        build(beam.Pipeline(), **STREAM, **target, max_dead_letters=10)
+        build(beam.Pipeline(), "spanner", sink, given)
 
 
 @pytest.mark.parametrize("sink", ["files", "delta", "kafka"])
@@ -111,16 +112,13 @@ def test_notifications_of_snapshots_are_written_to_their_folder(tmp_path: Any, s
         "delta": {"uri": str(tmp_path)},
         "kafka": {"bootstrap_servers": "localhost:9"},
     }[sink]
-    build = postgres_to_files if sink == "files" else build_function("postgres", sink)
-    plain, logged = (
-        labels(build, **stream, **target),
-        labels(build, **stream, **target, notification_log="/n"),
-    )
+    plain = labels("postgres", sink, **stream, **target)
+    logged = labels("postgres", sink, **stream, **target, notification_log="/n")
     assert "ReadChangeStream/Notifications" in logged - plain
 
 
 def test_without_dead_letters_there_is_no_error_output(tmp_path: Any) -> None:
-    found = labels(build_function("spanner", "parquet"), **STREAM, output=str(tmp_path))
+    found = labels("spanner", "parquet", **STREAM, output=str(tmp_path))
     assert "Write" in found
     assert "WriteDeadLetters" not in found
 
@@ -128,18 +126,34 @@ def test_without_dead_letters_there_is_no_error_output(tmp_path: Any) -> None:
 def test_a_replica_of_bigtable_is_refused_before_the_start(tmp_path: Any) -> None:
     stream = {"project": "p", "instance": "i", "table": "t"}
     with pytest.raises(UsageError, match="mode=log"):
-        build_function("bigtable", "delta")(beam.Pipeline(), **stream, uri=str(tmp_path))
-    assert "Write" in labels(build_function("bigtable", "delta"), **stream, uri=str(tmp_path), mode="log")
+        labels("bigtable", "delta", **stream, uri=str(tmp_path))
+    assert "Write" in labels("bigtable", "delta", **stream, uri=str(tmp_path), mode="log")
 
 
-def test_an_unknown_argument_is_refused() -> None:
-    with pytest.raises(TypeError, match="urii"):
-        build_function("spanner", "delta")(beam.Pipeline(), **STREAM, uri="/t", urii="/t")
+def test_an_unknown_or_missing_parameter_is_refused() -> None:
+    with pytest.raises(TypeError, match="no parameter 'urii'; did you mean 'uri'"):
+        labels("spanner", "delta", **STREAM, uri="/t", urii="/t")
+    with pytest.raises(TypeError, match="missing: uri"):
+        labels("spanner", "delta", **STREAM)
+
+
+def test_a_sink_that_does_not_take_the_changes_of_a_source_is_refused() -> None:
+    with pytest.raises(UsageError, match="takes no Bigtable changes"):
+        labels("bigtable", "spanner")
+
+
+def test_options_of_native_lines_are_refused_with_a_format() -> None:
+    stream = {"project": "p", "instance": "i", "table": "t", "output": "/o"}
+    assert "ToLines" in labels("bigtable", "files", **stream, shape="row", base64=True)
+    with pytest.raises(UsageError, match="base64: for native lines only"):
+        labels("bigtable", "files", **stream, format="debezium", shape="change-log", base64=True)
+    with pytest.raises(UsageError, match="shape 'line' does not exist"):
+        labels("bigtable", "files", **stream, shape="line")
 
 
 def test_the_program_says_which_pipelines_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["spanner-to-punched-cards"]) == 2
     assert (
-        "SINK is avro, bigquery, bigtable, delta, iceberg, kafka, parquet, postgresql, pubsub, spanner"
+        "SINK is avro, bigquery, bigtable, delta, files, iceberg, kafka, parquet, postgresql, pubsub, spanner"
         in capsys.readouterr().err
     )

@@ -22,8 +22,8 @@ from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction, T
 from penstock.io.pubsub.values import messages_of
 from penstock.pipelines.event_lines import EventLines
 from penstock.pipelines.event_options import EventOptions
-from penstock.pipelines.postgres_to_files import postgres_to_files
-from penstock.pipelines.source_to_sink import _apply, build_function
+from penstock.pipelines.source_to_sink import _write_events, build
+from penstock.pipelines.transaction_metadata import refuse_snapshots
 from penstock.transforms import DebeziumFormat
 from penstock.transforms.formats.debezium_transaction import placed_events
 from penstock.transforms.formats.lines import Line
@@ -120,7 +120,7 @@ def test_records_of_queues_are_those_of_files() -> None:
     with beam.Pipeline(FnApiRunner()) as pipeline:
         source = Elements([(each, 1_000_000) for each in records])
         source.stream = SHOP
-        _apply(pipeline, "postgres", source, options, NotedRecords(format), metadata=format)
+        _write_events(pipeline, "postgres", source, options, NotedRecords(format), metadata=format)
     assert seen == [(f"srv.{name}", line) for name, line in in_files]
 
 
@@ -133,7 +133,7 @@ def test_queues_take_transaction_metadata_with_the_checks_of_files(sink: str) ->
 
     def labels(**options: Any) -> set[str]:
         pipeline = beam.Pipeline()
-        build_function("postgres", sink)(pipeline, **{**SOURCE, **target, **options})
+        build(pipeline, "postgres", sink, {**SOURCE, **target, **options})
         return {each.unique_name for each in pipeline.to_runner_api().components.transforms.values()}
 
     assert "TransactionMetadata" not in labels()
@@ -168,12 +168,11 @@ def test_transaction_metadata_is_refused_with_rows_of_snapshots() -> None:
         source = ReadFromPostgresChangeStream(**SOURCE, **options)  # type: ignore[arg-type]
         assert source.reads_snapshots
         with pytest.raises(UsageError, match="set snapshot=never"):
-            build(source, events)
+            refuse_snapshots(events, source)
+        with pytest.raises(UsageError, match="set snapshot=never"):
+            given = {**SOURCE, **options, "output": "/data", "format": "debezium"}
+            build(beam.Pipeline(), "postgres", "files", {**given, "transaction_metadata": True})
     assert not ReadFromPostgresChangeStream(**SOURCE).reads_snapshots  # type: ignore[arg-type]
-
-
-def build(source: Any, events: EventOptions) -> None:
-    postgres_to_files.__wrapped__(beam.Pipeline(), source=source, events=events, output="/data")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
