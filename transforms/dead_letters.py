@@ -203,8 +203,8 @@ def _reason(error: type[BaseException], text: str, trace: Sequence[str]) -> str:
     # The message and the lines of code in a traceback may show a value, so only places are taken. `match` looks at
     # the start of each entry: the entry of the message starts with the class.
     frames = [found.groups() for found in map(_FRAME.match, trace) if found]
-    place = " at {}:{} in {}".format(*frames[-1]) if frames else ""
-    return f"{_name(error)}{place}{text and f': {text}'}"
+    location = " at {}:{} in {}".format(*frames[-1]) if frames else ""
+    return f"{_name(error)}{location}{text and f': {text}'}"
 
 
 def _event_in(element: Any) -> ChangeEvent | None:

@@ -229,8 +229,8 @@ def _of_type(name: str, type_: ColumnType, truncate: bool) -> Convert:
     if kind is Kind.DECIMAL:
         # Without limits the column is STRING, which holds NaN and infinities too.
         return _any_decimal if _decimal(type_) == "STRING" else _finite_decimal
-    made = _CONVERTERS.get(kind)
-    return _same if made is None else made(truncate)
+    make = _CONVERTERS.get(kind)
+    return _same if make is None else make(truncate)
 
 
 def _same(value: Any) -> Any:

@@ -65,13 +65,13 @@ class _Entries:
 
     last: LedgerEntry | None = None
     refused: tuple[Refusal, ...] = ()
-    places: dict[str, tuple[str, int]] = field(default_factory=dict)
+    next_offsets: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Table to stream and next offset."""
 
 
 @dataclass(slots=True)
-class _Place:
-    """The place of a batch in a table: the row with number `before` of the batch is at `offset` of `stream`."""
+class _BatchStart:
+    """Where a batch starts in a table: the row with number `before` of the batch is at `offset` of `stream`."""
 
     stream: str
     offset: int
@@ -123,18 +123,18 @@ class LogSender:
         self._warehouse.close()
 
     def _read(self, writer: str) -> _Entries:
-        found = self._warehouse.read_ledger(writer)
+        rows = self._warehouse.read_ledger(writer)
         # The entry of a table may be older than the last delivery: a batch need not have rows of every table.
-        last = max((row.entry for row in found), key=_epoch, default=None)
+        last = max((row.entry for row in rows), key=_epoch, default=None)
         refused = {
             each
             # Entries of one delivery carry the same refusals, so the newest ones are enough for a repeat.
-            for row in found
+            for row in rows
             if last is not None and row.epoch == last.epoch
             for each in msgspec.json.decode(row.refused, type=list[Refusal])
         }
-        places = {row.table: (row.stream, row.next_offset) for row in found}
-        return _Entries(last, tuple(sorted(refused, key=_index)), places)
+        next_offsets = {row.table: (row.stream, row.next_offset) for row in rows}
+        return _Entries(last, tuple(sorted(refused, key=_index)), next_offsets)
 
     def _send(self, delivery: Delivery, events: EventBatch, entries: _Entries, *, fresh: bool) -> Sent:
         if is_delivered(entries.last, delivery):
@@ -144,7 +144,7 @@ class LogSender:
         written = {}
         for table, of_table in rows.items():
             end = _TableWrite(
-                self, delivery, table, of_table, entries.places.get(table), fresh, refused
+                self, delivery, table, of_table, entries.next_offsets.get(table), fresh, refused
             ).run()
             # A table whose rows were all refused has no confirmed offset.
             if end is not None:
@@ -154,7 +154,7 @@ class LogSender:
             self._write_ledger(delivery, written, sent)
         # Only after the ledger has it: a crash before makes the next sender read the ledger.
         entries.last, entries.refused = delivery.position, sent
-        entries.places.update(written)
+        entries.next_offsets.update(written)
         return Sent(sent)
 
     def _rows(
@@ -192,9 +192,9 @@ class LogSender:
         """Return the stream that follows `stream`, and choose it if none was."""
         writer = delivery.writer
         # Asked before a stream is created: streams count against a quota.
-        found = self._warehouse.successor(writer, table, stream)
-        if found is not None:
-            return found
+        successor = self._warehouse.successor(writer, table, stream)
+        if successor is not None:
+            return successor
         candidate = Successor(self._api.create_stream(table), delivery.epoch, before())
         chosen = self._warehouse.choose_successor(writer, table, stream, candidate)
         # Another process has chosen first. Its choice holds, because its rows may already be there.
@@ -245,19 +245,19 @@ class _TableWrite:
         """Append what the table lacks; return the stream and the offset of the next batch.
 
         None: the table has no row of the batch, because all were refused. Then no answer of the server has confirmed
-        the place, so it must not get into the ledger.
+        the offset, so it must not get into the ledger.
 
         Raises:
             _OutdatedError: an answer of the server contradicts the entry.
         """
         sender = self.sender
         sender.create_log(self.table)
-        place = self._first_place()
-        pending, offset, confirmed = self.rows, place.offset, False
+        start = self._first_start()
+        pending, offset, confirmed = self.rows, start.offset, False
         while pending:
             part = fitting(pending)
             try:
-                sender.append(self.table, place.stream, part, offset)
+                sender.append(self.table, start.stream, part, offset)
                 pending, offset, confirmed = pending[len(part) :], offset + len(part), True
             except RowsRefusedError as error:
                 # The rows are all or none, so the others are sent again without the refused ones.
@@ -268,38 +268,38 @@ class _TableWrite:
                 # The known offset may be old. Only an entry that was read for this batch proves a
                 # contradiction.
                 self._require_fresh()
-                pending, number = self._missing(place)
+                pending, number = self._missing(start)
                 # The table has no more rows than the offset says, and still the offset exists: rows of another
                 # batch are there.
-                if place.offset + number - place.before <= offset:
+                if start.offset + number - start.before <= offset:
                     raise _OutdatedError(self.table) from None
-                offset, confirmed = place.offset + number - place.before, True
+                offset, confirmed = start.offset + number - start.before, True
             except StreamEndedError:
                 self._require_fresh()
-                place = self._next_place(place)
-                pending, number = self._missing(place)
+                start = self._next_start(start)
+                pending, number = self._missing(start)
                 # Without a row of the batch nothing has confirmed that the stream is still the chosen one.
-                offset, confirmed = place.offset + number - place.before, number > 0
-        return (place.stream, offset) if confirmed else None
+                offset, confirmed = start.offset + number - start.before, number > 0
+        return (start.stream, offset) if confirmed else None
 
-    def _first_place(self) -> _Place:
+    def _first_start(self) -> _BatchStart:
         if self.known is not None:
-            return _Place(*self.known)
+            return _BatchStart(*self.known)
         self._require_fresh()
         # It may have been chosen for an earlier batch, of which all rows were refused: then it is empty.
-        return _Place(self.sender.follow(self.delivery, self.table, "", lambda: 0).stream, 0)
+        return _BatchStart(self.sender.follow(self.delivery, self.table, "", lambda: 0).stream, 0)
 
-    def _next_place(self, place: _Place) -> _Place:
+    def _next_start(self, start: _BatchStart) -> _BatchStart:
         chosen = self.sender.follow(
             self.delivery,
             self.table,
-            place.stream,
+            start.stream,
             lambda: len(self.sender.present(self.table, self.delivery)),
         )
         # If it was chosen for an earlier batch, it has no rows of that batch: otherwise the ledger would name it.
-        return _Place(chosen.stream, 0, chosen.before if chosen.epoch == self.delivery.epoch else 0)
+        return _BatchStart(chosen.stream, 0, chosen.before if chosen.epoch == self.delivery.epoch else 0)
 
-    def _missing(self, place: _Place) -> tuple[list[EncodedRow], int]:
+    def _missing(self, start: _BatchStart) -> tuple[list[EncodedRow], int]:
         """Return the rows that the table lacks, and how many rows of the batch it has."""
         # Rows of this batch only: its columns say which writer and epoch a row came with.
         present = self.sender.present(self.table, self.delivery)

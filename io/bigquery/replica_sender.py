@@ -77,15 +77,15 @@ class ReplicaSender:
         self._warehouse.close()
 
     def _schemas(self, events: Iterable[ChangeEvent]) -> dict[str, TableSchema]:
-        found: dict[str, TableSchema] = {}
+        schemas: dict[str, TableSchema] = {}
         for event in events:
             # Events without a key are refused later, and need no table.
             if event.key and event.source.system != "bigtable":
                 name = self._target.table_of(event.source)
                 self._sources.check(name, event.source)
                 # Events of one batch may have several schemas, and the table needs the columns of all.
-                found[name] = merged_schema(found.get(name, NO_COLUMNS), event.schema)
-        return found
+                schemas[name] = merged_schema(schemas.get(name, NO_COLUMNS), event.schema)
+        return schemas
 
     def _prepare(self, name: str, schema: TableSchema) -> None:
         # A column that an earlier batch brought stays: its rows still have it.

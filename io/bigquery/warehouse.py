@@ -58,11 +58,11 @@ class BigQueryWarehouse:
     def replica(self, table: str, schema: TableSchema) -> tuple[Field, ...]:
         with classified_errors(self._target.name):
             # Asked each time: only the target knows its columns, which a person may have changed.
-            found = self._table(table)
-            if found is None:
-                found = self._create_replica(table, schema)
-            fields = _fields_of(found)
-            self._check_key(found, schema)
+            target = self._table(table)
+            if target is None:
+                target = self._create_replica(table, schema)
+            fields = _fields_of(target)
+            self._check_key(target, schema)
             known = {each.name: each for each in fields}
             types = {
                 column.name: known_type(known[column.name], column.type)
@@ -70,15 +70,15 @@ class BigQueryWarehouse:
                 if column.name in known
             }
             change = plan_schema_change(table, types, schema, self._target.schema_changes)
-            return self._alter(found, change) if change.alters else fields
+            return self._alter(target, change) if change.alters else fields
 
     def read_ledger(self, writer: str) -> list[LedgerRow]:
         self.create_bookkeeping()
         rows = self._query(
             "SELECT table_name, generation, epoch, driver, stream, next_offset, refused FROM ("
             # Entries are only appended, so the newest one of each table counts.
-            "SELECT *, ROW_NUMBER() OVER (PARTITION BY table_name ORDER BY epoch DESC) AS place "
-            f"FROM `{self._dataset}.{LEDGER}` WHERE writer = @writer) WHERE place = 1",
+            "SELECT *, ROW_NUMBER() OVER (PARTITION BY table_name ORDER BY epoch DESC) AS age "
+            f"FROM `{self._dataset}.{LEDGER}` WHERE writer = @writer) WHERE age = 1",
             writer=writer,
         )
         return [LedgerRow(*row) for row in rows]
@@ -105,11 +105,11 @@ class BigQueryWarehouse:
 
     def choose_successor(self, writer: str, table: str, stream: str, candidate: Successor) -> Successor:
         streams = f"`{self._dataset}.{STREAMS}`"
-        given = {"writer": writer, "table": table, "previous": stream, "stream": candidate.stream}
+        parameters = {"writer": writer, "table": table, "previous": stream, "stream": candidate.stream}
         self._query(
             f"INSERT INTO {streams} (writer, table_name, previous, stream, epoch, rows_before, chosen) "
             "VALUES (@writer, @table, @previous, @stream, @epoch, @rows_before, FALSE)",
-            **given,
+            **parameters,
             epoch=candidate.epoch,
             rows_before=candidate.before,
         )
@@ -119,7 +119,7 @@ class BigQueryWarehouse:
             f"UPDATE {streams} SET chosen = TRUE WHERE {_CELL} AND stream = @stream AND NOT EXISTS ("
             f"SELECT 1 FROM {streams} AS other WHERE other.writer = @writer AND other.table_name = @table "
             "AND other.previous = @previous AND other.chosen)",
-            **given,
+            **parameters,
         )
         chosen = self.successor(writer, table, stream)
         if chosen is None:
@@ -180,15 +180,15 @@ class BigQueryWarehouse:
     def _check_key(self, table: bigquery.Table, schema: TableSchema) -> None:
         key = [column.name for column in schema.key_columns]
         constraints = table.table_constraints
-        found = (
+        key_columns = (
             None
             if constraints is None or constraints.primary_key is None
             else constraints.primary_key.columns
         )
         # The emulator does not keep primary keys.
-        if found is None and self._target.endpoint is not None:
+        if key_columns is None and self._target.endpoint is not None:
             return
-        if found is None or sorted(found) != sorted(key):
+        if key_columns is None or sorted(key_columns) != sorted(key):
             columns = ", ".join(key)
             raise BigQueryTargetError(
                 f"table {table.table_id} of {self._target.name} needs the primary key of the source: ALTER TABLE "
@@ -210,8 +210,8 @@ class BigQueryWarehouse:
             changes.append(f"ALTER COLUMN `{column.name}` SET DATA TYPE {wanted.type}")
         for each in changes:
             self._query(f"ALTER TABLE `{self._dataset}.{table.table_id}` {each}")
-        found = self._client.get_table(table.reference, **_ONCE)
-        return _fields_of(found)
+        altered = self._client.get_table(table.reference, **_ONCE)
+        return _fields_of(altered)
 
 
 _CELL = "writer = @writer AND table_name = @table AND previous = @previous"

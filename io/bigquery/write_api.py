@@ -166,9 +166,9 @@ def _storage_codes(status: Status) -> list[str]:
     """Return the names of the codes in the details of a status."""
     names = []
     for detail in status.details:
-        found = types.StorageError.pb(types.StorageError())
-        if detail.Unpack(found):
-            names.append(types.StorageError.StorageErrorCode(found.code).name)
+        storage_error = types.StorageError.pb(types.StorageError())
+        if detail.Unpack(storage_error):
+            names.append(types.StorageError.StorageErrorCode(storage_error.code).name)
     return names
 
 

@@ -50,11 +50,11 @@ def _types(rows: pa.Table) -> dict[str, str]:
 
 def _python_rows(rows: pa.Table) -> list[dict[str, Any]]:
     try:
-        found: list[dict[str, Any]] = rows.to_pylist()
+        plain: list[dict[str, Any]] = rows.to_pylist()
     except (ValueError, OverflowError):
         # Python's dates end with the year 9999, Arrow's dates do not.
-        found = rows.cast(pa.schema([_as_number(field) for field in rows.schema])).to_pylist()
-    return found
+        plain = rows.cast(pa.schema([_as_number(field) for field in rows.schema])).to_pylist()
+    return plain
 
 
 def _as_number(field: pa.Field) -> pa.Field:

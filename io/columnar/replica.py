@@ -101,14 +101,14 @@ def image_columns(held: TableSchema, mode: Mode) -> TableSchema:
     return TableSchema(tuple(Column(each.name, each.type) for each in images.type.fields) if images else ())
 
 
-def table_for(name: str, source: Source, given: dict[str, Source]) -> str:
-    """Return the table for events of `source`, from a name with placeholders; `given` has the tables of this epoch.
+def table_for(name: str, source: Source, sources: dict[str, Source]) -> str:
+    """Return the table for events of `source`, from a name with placeholders; `sources` has the tables of this epoch.
 
     Raises:
         UsageError: another source has the same table.
     """
     table = name.format(table=source.table, schema=source.schema, database=source.database)
-    other = given.setdefault(table, source)
+    other = sources.setdefault(table, source)
     # Only schema and table are compared: one table may get the changes of several databases.
     if other != source and (other.schema, other.table) != (source.schema, source.table):
         raise UsageError(

@@ -44,8 +44,8 @@ def advice_for(text: str) -> str | None:
     if _WITHOUT_CREDENTIALS.search(text):
         return None
     # Quoted names and URLs are cut out, because they may contain the words of the patterns.
-    said = _NAMES.sub("", text)
-    return next((advice for pattern, advice in _ADVICE if re.search(pattern, said, re.IGNORECASE)), None)
+    message = _NAMES.sub("", text)
+    return next((advice for pattern, advice in _ADVICE if re.search(pattern, message, re.IGNORECASE)), None)
 
 
 def one_line(text: str) -> str:

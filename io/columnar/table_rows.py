@@ -302,13 +302,13 @@ class History:
             insort(self._versions[row.text], row, key=_version_of)
 
     def _load_versions(self, texts: list[str]) -> None:
-        found = {(each[KEY], each[VERSION]): _row_of(each) for each in self.load_versions(texts)}
+        versions = {(each[KEY], each[VERSION]): _row_of(each) for each in self.load_versions(texts)}
         # Versions of this epoch replace what was loaded: the table does not have them yet.
         for row in self._written.values():
             if row.text in texts:
-                found[row.text, encode_version(row.version)] = row
+                versions[row.text, encode_version(row.version)] = row
         self._versions = {text: [] for text in texts}
-        for row in sorted(found.values(), key=_version_of):
+        for row in sorted(versions.values(), key=_version_of):
             self._versions[row.text].append(row)
 
     def _remember(self, stored: Iterable[StoredRow]) -> None:

@@ -72,9 +72,9 @@ def partition_folder(number: int, by: Partitions) -> str:
     """Return the folders of an hour or a day, counted from 1970; empty or with a slash at the end."""
     if by == "none":
         return ""
-    found = hour_folder(number if by == "hour" else number * 24)
+    folder = hour_folder(number if by == "hour" else number * 24)
     # An hour outside of the years that engines read becomes Hive's NULL.
-    date, hour = (NULL_PARTITION, NULL_PARTITION) if found == NO_EVENT_TIME else (found[:10], found[11:13])
+    date, hour = (NULL_PARTITION, NULL_PARTITION) if folder == NO_EVENT_TIME else (folder[:10], folder[11:13])
     return f"date={date}/hour={hour}/" if by == "hour" else f"date={date}/"
 
 

@@ -114,7 +114,7 @@ class Ledger:
     def _read_copy(self) -> StoredEntry | None:
         """Read the compacted topic from its beginning: the last record with the writer's key counts."""
         self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-        found = None
+        newest = None
         try:
             while True:
                 message = self._consumer.poll(_REQUEST_SECONDS)
@@ -124,9 +124,9 @@ class Ledger:
                 if error is None:
                     value = message.value()
                     if message.key() == self._writer.encode() and value is not None:
-                        found = decode_entry(value)
+                        newest = decode_entry(value)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
+                    return newest
                 else:
                     raise KafkaException(error)
         finally:

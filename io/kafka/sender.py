@@ -138,10 +138,10 @@ class KafkaSender:
         return records
 
     def _writer(self, name: str) -> _Writer:
-        found = self._transactions.get(name)
-        if found is None:
-            found = self._transactions[name] = _Writer(self._target, name)
-        return found
+        writer = self._transactions.get(name)
+        if writer is None:
+            writer = self._transactions[name] = _Writer(self._target, name)
+        return writer
 
     def _create_topics(self, records: Sequence[Record]) -> None:
         """Create the topics that are missing, or raise an error if that is not wanted."""
@@ -177,8 +177,8 @@ class KafkaSender:
         while True:
             try:
                 # Ask for all topics: a broker may create a topic that a client asks for by name, with other settings.
-                found = self._admin.list_topics(timeout=_METADATA_SECONDS).topics
-                return frozenset(name for name, topic in found.items() if topic.error is None)
+                topics = self._admin.list_topics(timeout=_METADATA_SECONDS).topics
+                return frozenset(name for name, topic in topics.items() if topic.error is None)
             except KafkaException:
                 self._admin.poll(0)  # calls `_take_error`
                 if self._refused is not None or time.monotonic() > deadline:
@@ -188,8 +188,8 @@ class KafkaSender:
         # librdkafka (read in 2.16) repeats a refused login without end. A request that waits for it only times out.
         if is_permanent(error):
             self._refused = error
-        if (found := unreachable_broker(error)) is not None:
-            self._unreachable[found] = None
+        if (unreachable := unreachable_broker(error)) is not None:
+            self._unreachable[unreachable] = None
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -55,7 +55,7 @@ def records_of_event(index: int, event: ChangeEvent, format: Format, topic: str)
     Raises:
         ValueError: the format cannot express the event, or a topic has no possible name.
     """
-    source, found = event.source, []
+    source, records = event.source, []
     own = [(EVENT_ID, event.id.encode()), (VERSION, encode_version(event.version).encode())]
     for record in format(event):
         name = topic.format(
@@ -68,8 +68,8 @@ def records_of_event(index: int, event: ChangeEvent, format: Format, topic: str)
             )
         # Kafka takes no time before 1970; -1 would mean the time of the client.
         milliseconds = max(0, record.timestamp // 1_000_000)
-        found.append(Record(index, name, record.key, record.value, milliseconds, [*record.headers, *own]))
-    return found
+        records.append(Record(index, name, record.key, record.value, milliseconds, [*record.headers, *own]))
+    return records
 
 
 def topics_of(records: Sequence[Record]) -> frozenset[str]:

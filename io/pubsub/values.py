@@ -36,7 +36,7 @@ def messages_of(event: ChangeEvent, format: Format, topic: str, *, ordering: boo
     Raises:
         ValueError: the format cannot express the event, or a message is beyond the limits of Pub/Sub.
     """
-    source, found = event.source, []
+    source, messages = event.source, []
     name = topic.format(table=source.table, schema=source.schema, database=source.database)
     for number, record in enumerate(format(event)):
         attributes = {key: _text(value) for key, value in record.headers}
@@ -51,8 +51,8 @@ def messages_of(event: ChangeEvent, format: Format, topic: str, *, ordering: boo
             name, record.value or b"", _ordering_key(event, record) if ordering else "", attributes
         )
         _check(message)
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages
 
 
 def _ordering_key(event: ChangeEvent, record: Formatted) -> str:

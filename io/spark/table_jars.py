@@ -36,12 +36,12 @@ def refusal(format: TableFormat, jar: str, spark_version: str) -> str | None:
     """
     spark = ".".join(spark_version.split(".")[:2])
     file = jar.rpartition("/")[2]
-    found = _BUILT_FOR.search(file)
-    if found and found[1] == spark:
+    match = _BUILT_FOR.search(file)
+    if match and match[1] == spark:
         return None
-    if found is None and _number(spark) < (4, 1):
+    if match is None and _number(spark) < (4, 1):
         return None
-    built = f"Spark {found[1]}" if found else "a Spark before 4.1"
+    built = f"Spark {match[1]}" if match else "a Spark before 4.1"
     return (
         f"{format.name}'s jar {file} was built for {built}, and this is Spark {spark_version}: a write could fail "
         f"after part of it was committed, so nothing was written. Take the jar for Spark {spark} if there is one, "

@@ -108,7 +108,7 @@ def _jar_of(session: Any, class_name: str) -> str | None:
 
     thread = session.sparkContext._jvm.java.lang.Thread.currentThread()
     try:
-        found = thread.getContextClassLoader().loadClass(class_name)
+        jar_class = thread.getContextClassLoader().loadClass(class_name)
     except Py4JJavaError:  # ClassNotFoundException
         return None
-    return str(found.getProtectionDomain().getCodeSource().getLocation().getPath())
+    return str(jar_class.getProtectionDomain().getCodeSource().getLocation().getPath())

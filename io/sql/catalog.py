@@ -98,8 +98,8 @@ class Catalog:
 
     def _exists(self, table: str) -> Any:
         query = "select to_regclass(%s)"
-        ((found,),) = self.session.execute(query, (str(TableName(self.schema, table)),)).fetchall()
-        return found
+        ((exists,),) = self.session.execute(query, (str(TableName(self.schema, table)),)).fetchall()
+        return exists
 
     def _columns(self, name: TableName) -> dict[str, TargetColumn]:
         rows = self.session.execute(_COLUMNS, (name.schema, name.table)).fetchall()

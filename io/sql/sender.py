@@ -142,14 +142,14 @@ class SqlSender:
                 self._tables[name] = (merged, self._catalog.replica(name, merged))
 
     def _schemas(self, events: Sequence[ChangeEvent]) -> dict[TableName, TableSchema]:
-        found: dict[TableName, TableSchema] = {}
+        schemas: dict[TableName, TableSchema] = {}
         for event in events:
             # Tables without a key, and events of no table, are refused or left out later.
             if event.schema.key_columns and event.source.system != "bigtable":
                 name = self._target.table_of(event)
-                known = found.get(name)
-                found[name] = event.schema if known is None else merged_schema(known, event.schema)
-        return found
+                known = schemas.get(name)
+                schemas[name] = event.schema if known is None else merged_schema(known, event.schema)
+        return schemas
 
     def _write(self, events: Sequence[ChangeEvent], first: int, one_shard: bool) -> Iterator[Refusal]:
         """Write a range of the batch. If a row is refused, halve the range until the row is found.

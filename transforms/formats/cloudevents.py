@@ -82,8 +82,8 @@ class CloudEventsFormat:
         # Numbers count records with a value only, so a tombstone does not change the ids.
         records = [record for record in self._data_format(event) if record.value is not None]
         return [
-            self._record(event, record, event.id if len(records) == 1 else f"{event.id}-{place}")
-            for place, record in enumerate(records)
+            self._record(event, record, event.id if len(records) == 1 else f"{event.id}-{number}")
+            for number, record in enumerate(records)
         ]
 
     def _record(self, event: ChangeEvent, record: FormattedRecord, id_: str) -> FormattedRecord:

@@ -284,7 +284,7 @@ def _spanner_json(source: Source, server: str) -> Block:
     table = f"{source.schema}.{source.table}" if source.schema else source.table
     version = _members(version=CONNECTOR_VERSION, connector="spanner", name=server)
     live, read = (_members(snapshot=text, db=source.database) for text in ("false", "true"))
-    place = _members(
+    names = _members(
         project_id=project,
         instance_id=instance,
         database_id=source.database,
@@ -306,7 +306,7 @@ def _spanner_json(source: Source, server: str) -> Block:
             sequence,
             us,
             ns,
-            place,
+            names,
             version_.transaction,
             prefix,
             watermark,
@@ -348,7 +348,7 @@ class _PostgresJson(msgspec.Struct, frozen=True, gc=False):
 def _postgres_json(source: Source, server: str) -> Callable[[ChangeEvent], _PostgresJson]:
     version = _members(version=CONNECTOR_VERSION, connector="postgresql", name=server)
     flags = {flag: _members(snapshot=flag, db=source.database) for flag in ("false", "true", "incremental")}
-    place = _members(schema=source.schema, table=source.table)
+    names = _members(schema=source.schema, table=source.table)
 
     def block(event: ChangeEvent) -> _PostgresJson:
         at, transaction = event.version, event.transaction
@@ -369,7 +369,7 @@ def _postgres_json(source: Source, server: str) -> Callable[[ChangeEvent], _Post
             f'[null,"{lsn}"]' if previous is None else f'["{previous}","{lsn}"]',
             us,
             ns,
-            place,
+            names,
             int(at.transaction) if at.transaction else None,
             lsn,
             None,
@@ -434,8 +434,8 @@ def _bigtable(event: ChangeEvent, server: str) -> BigtableSource:
 
 def _bigtable_cell(cell: CellChange) -> BigtableCell:
     value, is_number = cell.value, isinstance(cell.value, int)
-    place = (cell.mod, cell.family, cell.qualifier, cell.start_us, cell.end_us)
-    return BigtableCell(*place, None if is_number else value, value if is_number else None)  # type: ignore[arg-type]
+    parts = (cell.mod, cell.family, cell.qualifier, cell.start_us, cell.end_us)
+    return BigtableCell(*parts, None if is_number else value, value if is_number else None)  # type: ignore[arg-type]
 
 
 _BLOCKS: dict[str, Callable[[ChangeEvent, str], Common]] = {

@@ -68,9 +68,9 @@ class BigtableSender:
         # Rows are independent, so they are sent side by side. The changes of one row keep their order within
         # its request.
         with ThreadPoolExecutor(_AT_A_TIME) as threads:
-            found = [each for part in threads.map(self._write_row, rows.values()) for each in part]
+            refusals = [each for part in threads.map(self._write_row, rows.values()) for each in part]
         # In the order of the batch, whatever thread was faster.
-        refused = sorted(found, key=lambda each: each.index)
+        refused = sorted(refusals, key=lambda each: each.index)
         if refused and not self._skip_refused:
             raise RefusalError(refused[0], PARTLY_WRITTEN)
         return Sent(tuple(refused))

@@ -38,10 +38,10 @@ def parts_of_row(events: Sequence[ChangeEvent]) -> list[tuple[int, int]]:
     A change with more entries than the limit has a separate part, which the service refuses.
     """
     parts, first, size = [], 0, 1
-    for place, event in enumerate(events):
-        if place > first and size + len(event.cells) > MAX_MUTATIONS:
-            parts.append((first, place))
-            first, size = place, 1
+    for index, event in enumerate(events):
+        if index > first and size + len(event.cells) > MAX_MUTATIONS:
+            parts.append((first, index))
+            first, size = index, 1
         size += len(event.cells)
     return [*parts, (first, len(events))]
 

@@ -71,7 +71,7 @@ class SpannerSender:
             statements = [create_ledger(), create_versions(self._target.tombstone_days)]
             with self._database.snapshot() as snapshot:
                 names = "SELECT TABLE_NAME FROM INFORMATION_SCHEMA.TABLES WHERE TABLE_NAME IN UNNEST(@names)"
-                found = list(
+                existing = list(
                     snapshot.execute_sql(
                         names,
                         params={"names": [LEDGER, VERSIONS]},
@@ -79,7 +79,7 @@ class SpannerSender:
                     )
                 )
             # A role without the right to change the schema can use tables that an administrator has created.
-            if len(found) < len(statements):
+            if len(existing) < len(statements):
                 self._database.update_ddl(statements).result(timeout=300)
         self._ready = True
 

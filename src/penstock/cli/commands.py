@@ -66,13 +66,15 @@ def cli() -> None:
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def list_(json_: bool) -> None:
     """List the templates."""
-    found = templates()
+    by_name = templates()
     if json_:
-        click.echo(json.dumps([{"name": name, "summary": found.summary(name)} for name in found], indent=2))
+        click.echo(
+            json.dumps([{"name": name, "summary": by_name.summary(name)} for name in by_name], indent=2)
+        )
         return
-    width = max(map(len, found))
-    for name in found:
-        click.echo(f"{name:<{width}}  {found.summary(name)}")
+    width = max(map(len, by_name))
+    for name in by_name:
+        click.echo(f"{name:<{width}}  {by_name.summary(name)}")
 
 
 @cli.command()
@@ -125,8 +127,8 @@ def init(name: str, sets: Sequence[str], checkpoint_dir: str | None, file: Path 
     ]
     if problems:
         refuse(ConfigurationError(problems))
-    given = {each: raw.texts for each, raw in values.items()}
-    text = job_file(template, given, {"checkpoint_dir": checkpoint_dir} if checkpoint_dir else {})
+    texts = {each: raw.texts for each, raw in values.items()}
+    text = job_file(template, texts, {"checkpoint_dir": checkpoint_dir} if checkpoint_dir else {})
     if file is None:
         click.echo(text, nl=False)
         return
@@ -210,9 +212,9 @@ def completion(shell: str) -> None:
 
     Use it with: eval "$(penstock completion bash)"
     """
-    found = get_completion_class(shell)
-    assert found is not None  # click has all three
-    click.echo(found(cli, {}, "penstock", "_PENSTOCK_COMPLETE").source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None  # click has all three
+    click.echo(completion_class(cli, {}, "penstock", "_PENSTOCK_COMPLETE").source())
 
 
 @cli.command()

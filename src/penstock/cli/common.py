@@ -79,13 +79,13 @@ def _complete_template_or_file(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     # The shell can complete a file only if it gets nothing else to offer.
-    found = complete_template(context, parameter, incomplete)
+    templates_found = complete_template(context, parameter, incomplete)
     jobs = [
         CompletionItem(path.name)
         for path in sorted(Path().iterdir())
         if path.suffix in JOB_SUFFIXES and path.name.startswith(incomplete)
     ]
-    return found + jobs or complete_file(context, parameter, incomplete)
+    return templates_found + jobs or complete_file(context, parameter, incomplete)
 
 
 def progress_options(command: Command) -> Command:

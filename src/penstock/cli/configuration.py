@@ -62,8 +62,8 @@ def configure(
     names = _Names(template.parameters, _runner_options(template))
     values, wrong = _resolve_layers("parameter", names.parameters, parameters, names, read_references)
     options, wrong_options = _resolve_layers("runner option", names.runner, runner, names, read_references)
-    if found := [*problems, *wrong, *wrong_options]:
-        raise ConfigurationError(found)
+    if all_problems := [*problems, *wrong, *wrong_options]:
+        raise ConfigurationError(all_problems)
     return Configuration(template, values, options)
 
 

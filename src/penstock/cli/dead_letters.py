@@ -115,10 +115,10 @@ def _configuration(job: str, sets: Sequence[str]) -> Configuration:
         configuration = resolve(job, sets, {}, os.environ)
     except ConfigurationError as error:
         refuse(error)
-    given = configuration.parameters
-    if "dead_letters" not in given or given.get("format") == "native":
+    parameters = configuration.parameters
+    if "dead_letters" not in parameters or parameters.get("format") == "native":
         refuse(f"{job} has no dead_letters, or native lines, whose dead letters are undecodable records")
-    if given.get("barrier_seconds"):
+    if parameters.get("barrier_seconds"):
         refuse("a job with barriers cannot replay: the records would come behind their barriers")
     return configuration
 
@@ -130,10 +130,10 @@ def _new_replay(replays: ReplayFolder, folder: str, configuration: Configuration
     for line in read_letters(folder):
         if line.file not in taken:
             reasons.setdefault(line.file, set()).add(_refusal(line, configuration))
-    for file, found in reasons.items():
-        for reason in sorted(found - {""}):
+    for file, file_reasons in reasons.items():
+        for reason in sorted(file_reasons - {""}):
             click.echo(f"not replayed: {file}: {reason}", err=True)
-    files = [file for file, found in reasons.items() if found == {""}]
+    files = [file for file, file_reasons in reasons.items() if file_reasons == {""}]
     return replays.plan(files) if files else None
 
 

@@ -34,10 +34,10 @@ def job_file(
 
     `parameters` are the texts of each given parameter, ``mapping.option`` for an entry of a mapping.
     """
-    given = parameters or {}
+    values = parameters or {}
     lines = [f"# {template.summary}", f"template: {template.name}", "", "parameters:"]
     for name, each in template.parameters.items():
-        lines += _given(name, each, given) or _setting(name, each)
+        lines += _given(name, each, values) or _setting(name, each)
     lines += ["", "runner:"]
     for name, each in RUNNER.items():
         if name not in ONE_SHOT_OPTIONS:

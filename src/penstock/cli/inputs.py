@@ -128,8 +128,10 @@ class _JobReader:
 
     def _root(self, text: str) -> MappingNode | None:
         if len(text) > MAX_JOB_CHARACTERS:
-            found = f"is longer than {MAX_JOB_CHARACTERS:,} characters, so it is not read; is it a job file?"
-            self._problems.append(Problem(self._file, found))
+            problem = (
+                f"is longer than {MAX_JOB_CHARACTERS:,} characters, so it is not read; is it a job file?"
+            )
+            self._problems.append(Problem(self._file, problem))
             return None
         # Only the pure Python parser has `max_depth`. Without it the composer recurses once for each level.
         yaml = YAML(typ="safe", pure=True)

@@ -75,15 +75,15 @@ def secret_names(parameters: Mapping[str, Parameter]) -> list[str]:
 def redacted(configuration: Configuration) -> dict[str, dict[str, Any]]:
     """Return the values of a configuration as they may be shown, under `parameters` and `runner`."""
     secret = secret_names(configuration.template.parameters)
-    given: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     for name, each in configuration.parameters.items():
         if isinstance(each, Mapping):
-            given |= {f"{name}.{entry}": value for entry, value in each.items()}
+            shown |= {f"{name}.{entry}": value for entry, value in each.items()}
         else:
-            given[name] = each
+            shown[name] = each
     parameters = {
         name: HIDDEN if is_secret(name, secret) and not is_reference(str(each)) else each
-        for name, each in given.items()
+        for name, each in shown.items()
     }
     runner = dict(configuration.runner)
     if isinstance(conf := runner.get("conf"), tuple):

@@ -20,7 +20,7 @@ class Span(click.ParamType[float]):
         """Return the seconds, or refuse the text."""
         if isinstance(value, float):
             return value
-        found = _SPAN.fullmatch(value)
-        if not found:
+        match = _SPAN.fullmatch(value)
+        if not match:
             self.fail(f"{value!r} is no span of time; write it as 90s, 10m or 2h", param, ctx)
-        return float(found[1]) * _SECONDS[found[2]]
+        return float(match[1]) * _SECONDS[match[2]]

@@ -18,8 +18,8 @@ def shortest(number: float) -> float:
     same = _pack(number)
     # 9 digits name every number of 32 bits; a number that has a text of up to 6 digits is named by it.
     for digits in range(6, 9):
-        found = float(f"{number:.{digits}g}")
+        candidate = float(f"{number:.{digits}g}")
         with suppress(OverflowError):  # the largest number, rounded up
-            if _pack(found) == same:
-                return found
+            if _pack(candidate) == same:
+                return candidate
     return float(f"{number:.9g}")

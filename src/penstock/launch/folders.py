@@ -16,12 +16,12 @@ FOLDERS = ("output", "dead_letters", "checkpoint_dir")
 
 def any_folder_conflict(values: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the folders among the values of parameters and options, or None."""
-    given = [(name, str(values[name])) for name in FOLDERS if values.get(name)]
-    found = (
+    folders = [(name, str(values[name])) for name in FOLDERS if values.get(name)]
+    conflicts = (
         folder_conflict(one, other, names=(name, other_name))
-        for (name, one), (other_name, other) in combinations(given, 2)
+        for (name, one), (other_name, other) in combinations(folders, 2)
     )
-    return next(filter(None, found), None)
+    return next(filter(None, conflicts), None)
 
 
 def is_a_file(location: str) -> bool:

@@ -30,15 +30,15 @@ def command_words(parameters: Mapping[str, str], flags: Mapping[str, str]) -> Wo
     ``debezium.nullable_keys``. `flags`: the command's name of an option of the runner, both without dashes.
     """
 
-    def setting(found: re.Match[str]) -> str:
-        name, value = found.groups()
+    def setting(match: re.Match[str]) -> str:
+        name, value = match.groups()
         if name not in parameters:
-            return found.group()
+            return match.group()
         plain = value.strip("'\"")
         return f"--set {parameters[name]}={_VALUES.get(plain, plain)}"
 
-    def flag(found: re.Match[str]) -> str:
-        return f"--{flags.get(found[1], found[1])}"
+    def flag(match: re.Match[str]) -> str:
+        return f"--{flags.get(match[1], match[1])}"
 
     def words(text: str) -> str:
         if "dead_letters" in parameters:

@@ -99,14 +99,14 @@ class ObstoreRequests:
     def list_objects(self, folder: str) -> list[Listed]:
         obstore = _library(self._location)
         with _translated_errors():
-            found = obstore.list(self._client(), folder + "/").collect()
-        return [Listed(str(each["path"])[len(folder) + 1 :], int(each["size"])) for each in found]
+            objects = obstore.list(self._client(), folder + "/").collect()
+        return [Listed(str(each["path"])[len(folder) + 1 :], int(each["size"])) for each in objects]
 
     def list_children(self, folder: str) -> list[str]:
         obstore = _library(self._location)
         with _translated_errors():
-            found = obstore.list_with_delimiter(self._client(), folder + "/" if folder else None)
-        paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
+            listing = obstore.list_with_delimiter(self._client(), folder + "/" if folder else None)
+        paths = [*listing["common_prefixes"], *(each["path"] for each in listing["objects"])]
         return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
 
     def delete(self, keys: Sequence[str]) -> None:

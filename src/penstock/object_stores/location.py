@@ -120,8 +120,8 @@ def locate(text: str | os.PathLike[str]) -> Location | str:
 
 def display_name(text: str | os.PathLike[str]) -> str:
     """Return a location for people: a path as it is, a URL without its options."""
-    found = locate(text)
-    return found if isinstance(found, str) else found.url
+    location = locate(text)
+    return location if isinstance(location, str) else location.url
 
 
 def shown_url(url: str) -> str:
@@ -150,16 +150,16 @@ def _bucket_and_account(scheme: str, authority: str, shown: str) -> tuple[str, s
 
 
 def _options(scheme: str, query: str, shown: str) -> Mapping[str, str]:
-    given = parse_qsl(query, keep_blank_values=True)
-    names = [name for name, _ in given]
+    pairs = parse_qsl(query, keep_blank_values=True)
+    names = [name for name, _ in pairs]
     wrong = sorted({name for name in names if name not in _OPTIONS[scheme] or names.count(name) > 1})
-    if wrong or not all(value for _, value in given):
+    if wrong or not all(value for _, value in pairs):
         # Do not even show the names of wrong options: `?AKIA…` is a query with one name, which may be a secret.
         raise UsageError(
             f"{shown} has an option that is unknown, empty or repeated; the options of {scheme}:// are "
             f"{', '.join(_OPTIONS[scheme])}. Credentials come from the environment."
         )
-    return dict(given)
+    return dict(pairs)
 
 
 def _endpoint(endpoint: str | None, shown: str) -> str | None:
