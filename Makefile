@@ -18,7 +18,7 @@ FAST := -m "not slow" $(PAIR)
 # and the test modules: a third of all CPU time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check campaign mutants evidence matrix lint types bench site lock clean help
+.PHONY: run test check campaign mutants evidence matrix lint types bench site dist lock clean help
 .DEFAULT_GOAL := help
 
 help:       ## what there is
@@ -69,6 +69,9 @@ bench: $(READY)     ## every benchmark, with its ratios
 
 site: $(READY)      ## the documentation as a static site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+dist: $(READY)      ## the wheels of both distributions, in dist; they install and run without the clone
+	$(BIN)/python -m tools.dist
 
 lock:       ## requirements/: adds what setup.cfg requires now (ARGS=--upgrade: newest versions of everything)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh "$(VENV)" uv

@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock import __version__
+from tools.dist import build
 from tools.environments import VERSIONS, install_command
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -45,27 +45,23 @@ def run(*command: str, folder: Path, **environment: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of all files that are tracked or not ignored."""
-    source = tmp_path_factory.mktemp("source")
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, names.split("\0")):
-        if (ROOT / name).is_file() or (ROOT / name).is_symlink():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
-    target = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(target), ".", folder=source)
-    (built,) = target.glob("*.whl")
-    return built
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheels of penstock and of penstock-emulators, as `make dist` builds them."""
+    penstock, emulators = build(tmp_path_factory.mktemp("dist"))
+    return penstock, emulators
 
 
 @pytest.fixture(scope="session")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """The environment of a program that finds penstock only in a separate install."""
+def wheel(wheels: tuple[Path, Path]) -> Path:
+    """The wheel of penstock."""
+    return wheels[0]
+
+
+@pytest.fixture(scope="session")
+def installed(wheels: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """The environment of a program that finds both distributions only in a separate install."""
     target = tmp_path_factory.mktemp("site")
-    command = install_command(sys.executable, "--no-deps", "--target", str(target), str(wheel))
+    command = install_command(sys.executable, "--no-deps", "--target", str(target), *map(str, wheels))
     run(*command, folder=target)
     return {"PYTHONPATH": str(target)}
 
@@ -114,6 +110,34 @@ def test_the_command_works_from_an_installed_copy(installed: Mapping[str, str], 
     command = [sys.executable, "-m", "penstock.cli.main"]
     assert __version__ in run(*command, "--version", folder=tmp_path, **installed)
     assert "spanner-to-files" in run(*command, "list", folder=tmp_path, **installed)
+
+
+def test_the_wheel_of_the_emulators_holds_every_module_of_them_and_nothing_else(
+    wheels: tuple[Path, Path],
+) -> None:
+    source = ROOT / "emulators" / "src"
+    held = {name for name in zipfile.ZipFile(wheels[1]).namelist() if ".dist-info/" not in name}
+    assert held == {
+        str(file.relative_to(source))
+        for file in (source / "penstock_emulators").rglob("*")
+        if file.suffix in (".py", ".typed")
+    }
+
+
+@pytest.mark.slow
+def test_an_emulator_runs_from_an_installed_copy(installed: Mapping[str, str], tmp_path: Path) -> None:
+    """The service, and a client of it, without the clone on any path."""
+    program = (
+        "import penstock_emulators\n"
+        "from penstock_emulators.simulated_spanner import SimulatedSpanner\n"
+        "if __name__ == '__main__':\n"
+        "    with SimulatedSpanner.start() as service:\n"
+        "        service.create_database('p', 'i', 'd', ['CREATE TABLE T (K INT64) PRIMARY KEY (K)'])\n"
+        "    print(penstock_emulators.__file__)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    where = run(sys.executable, "program.py", folder=tmp_path, **installed)
+    assert where.startswith(installed["PYTHONPATH"])
 
 
 @pytest.mark.slow
