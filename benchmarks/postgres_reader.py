@@ -25,14 +25,14 @@ from typing import Any
 
 import psycopg
 
-from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.postgres.client import Client
 from penstock.io.postgres.decode import decode
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.log_decoder import LogDecoder
+from penstock.io.postgres.position import Position
 from penstock.io.postgres.preflight import check_source
-from penstock.io.postgres.reader import Position, StreamReader
 from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.transactions import TransactionReader
 from penstock.transforms.formats.debezium import DebeziumFormat
@@ -125,20 +125,10 @@ def _wait_for_free_slot(dsn: str) -> None:
 def latency(source: ReadFromPostgresChangeStream, dsn: str, seconds: float) -> list[float]:
     """Commit 200 transactions a second; return the seconds from each commit to its record in the reader's queue."""
     fn = source.bounded_fn(source._settings)
-    server = fn.open_server(source.stream)
     with Client(source.stream, source._settings.connection) as client:
         slot = check_source(source.stream, client.rows, create_slot=False)
     position = Position(slot.confirmed_lsn, 0, slot.system)
-    reader = StreamReader(
-        server,
-        source.stream.slot,
-        position,
-        0,
-        wanted=lambda record: True,
-        end=None,
-        unavailable_seconds=60,
-        ahead=ReadAhead(32 << 20),
-    )
+    frontier = FlatFrontier({source.stream.slot: FlatPosition(list(position), 0)}, None)
     committed: dict[str, float] = {}
     stopped = threading.Event()
 
@@ -156,20 +146,18 @@ def latency(source: ReadFromPostgresChangeStream, dsn: str, seconds: float) -> l
     arrived: dict[str, float] = {}
     writer.start()
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        batch = reader.take(0.5)
-        if batch is None:
-            continue
-        now = time.monotonic()
-        for step in batch.steps:
-            for record in step.records:
-                if record.new is not None:
-                    arrived[str(record.new[0])] = now
-        batch.claimed = len(batch.steps)
-        reader.settle(batch)
+    with fn.open_pool(source.stream).prefetching(frontier) as prefetcher:
+        prefetcher.serve(frontier)
+        while time.monotonic() < end:
+            batch = prefetcher.take(0.5)
+            if batch is None:
+                continue
+            now = time.monotonic()
+            for count, records, _ in batch.claims():
+                arrived |= {str(record.new[0]): now for record in records if record.new is not None}
+                batch.claimed += count
     stopped.set()
     writer.join()
-    reader.stop()
     return [arrived[key] - at for key, at in committed.items() if key in arrived]
 
 

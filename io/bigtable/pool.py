@@ -1,111 +1,100 @@
-"""Streams that outlive a bundle: opened once, resumed by one bundle after another, closed when none continues them.
-
-    with pool.prefetching(frontier) as prefetcher: …
-
-A bundle is split every few hundred milliseconds. A stream that is opened again each time costs the service a seek and
-drops what was read ahead. So a stream is parked in the pool of its process when a bundle ends without an error, and is
-resumed only by a bundle that asks for *exactly* its position: the same partition after the same claimed token. If an
-epoch was repeated, the partition was read elsewhere or merged, the position differs and a new stream is opened. A
-stream that no bundle asks for within `idle_stream_seconds` is cancelled. When a bundle can continue none of the parked
-streams, this worker was given another part of the table, and all of them are cancelled at once.
-"""
+"""The readers of one change stream in one process, and the segments that wait for a merge."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from penstock.io.bigtable.frontier import Frontier, Position
-from penstock.io.bigtable.prefetch import Limits, Prefetcher
-from penstock.io.bigtable.reader import Opener, Select, StreamReader
+from penstock.io.bigtable.frontier import Frontier, Position, Reopened
+from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.reopen import ReopenSchedule
-from penstock.io.change_streams.prefetch import ReadAhead
-from penstock.io.change_streams.stream_thread import stop_all
+from penstock.io.bigtable.stream import BigtableStream, Opener, Select
+from penstock.io.change_streams import settings
+from penstock.io.change_streams.partition_pool import PartitionPool
+from penstock.io.change_streams.partition_prefetch import PartitionPrefetcher
+from penstock.io.change_streams.prefetch import Claim
+from penstock.io.change_streams.refusals import Refusals
+
+_REFUSALS = Refusals("Bigtable")
+_MAX_DEFERRAL_SECONDS = 5.0
+"""How long a split waits for the first record of a stream, if the heartbeat interval is not longer."""
 
 
-class StreamPool:
-    """The streams of one change stream in one process. Thread-safe; several bundles may use it at once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits(settings.Limits):
+    """The common limits, and two times in seconds.
+
+    `merge_wait_seconds`: how long a segment waits for a merge before it asks the service.
+    `heartbeat_seconds`: how often the service sends a heartbeat on an idle stream.
+    """
+
+    merge_wait_seconds: float
+    heartbeat_seconds: float
+
+    @property
+    def split_deferral_seconds(self) -> float:
+        """How long a split waits for the first record of a stream: at least until its first heartbeat."""
+        return max(_MAX_DEFERRAL_SECONDS, self.heartbeat_seconds + 2)
+
+
+class ReopenBatch:
+    """The step that re-opens one waiting segment. It comes from a timer and not from a stream."""
+
+    ends_with_lineage = True
+
+    def __init__(self, part: KeyRange) -> None:
+        self.claimed = 0
+        self._part = part
+
+    def claims(self) -> Iterator[Claim]:
+        """Yield the one step."""
+        yield 1, (), Reopened(self._part)
+
+
+class Prefetcher(PartitionPrefetcher):
+    """The streams of one `process` call, and the segments that have waited long enough for a merge."""
+
+    pool: StreamPool
+
+    def __init__(self, pool: StreamPool) -> None:
+        super().__init__(pool)
+        self._to_reopen: list[KeyRange] = []
+
+    def serve(self, frontier: Frontier) -> None:
+        """Run the streams that may be open, and re-open the segments that have waited long enough."""
+        super().serve(frontier)
+        key_filter = frontier.key_filter()
+        for reader in self.running.values():
+            reader.stream.key_filter = key_filter  # type: ignore[attr-defined]
+        waiting = frontier.waiting
+        # One segment is re-opened at a time: that may complete the target of another one, which then no longer waits.
+        due = [*self._to_reopen, *self.pool.reopen_schedule.due(waiting)]
+        self._to_reopen = [part for part in dict.fromkeys(due) if part in waiting]
+
+    def take(self, timeout: float) -> Any:
+        """Return a batch; one that re-opens a segment comes first."""
+        if not self._to_reopen:
+            return super().take(timeout)
+        self._settle()
+        return ReopenBatch(self._to_reopen.pop(0))
+
+
+class StreamPool(PartitionPool):
+    """The streams of one change stream in one process."""
+
+    prefetcher_type = Prefetcher
+    limits: Limits
 
     def __init__(self, opener: Opener, limits: Limits, select: Select | None, bounded: bool) -> None:
-        self.limits = limits
-        self.ahead = ReadAhead(limits.buffer_bytes)
-        self.opener = opener
+        super().__init__(_REFUSALS, opener.backoff, limits)
         self.reopen_schedule = ReopenSchedule(limits.merge_wait_seconds)
-        self._select = select
-        self._bounded = bounded
-        self._parked: list[tuple[float, StreamReader]] = []
-        self._expiry: threading.Thread | None = None
+        self._opener, self._select, self._bounded = opener, select, bounded
 
-    @contextmanager
-    def prefetching(self, frontier: Frontier) -> Iterator[Prefetcher]:
-        """Yield a prefetcher, which resumes streams as `serve` asks for them. After an error they are cancelled."""
-        with Prefetcher(self) as prefetcher:
-            yield prefetcher
+    def positions(self, frontier: Frontier) -> Mapping[KeyRange, Position]:
+        return frontier.positions
 
-    def begin(self, positions: Collection[Position]) -> None:
-        """Start a bundle. If it continues none of the parked streams, their partitions moved: cancel them."""
-        with self.ahead.changed:
-            if any(reader.position in positions for _, reader in self._parked):
-                return
-            parked, self._parked = self._parked, []
-        # Outside of the lock, which the threads need to see that they were stopped.
-        for _, reader in parked:
-            reader.stop()
-
-    def resume(self, position: Position) -> StreamReader:
-        """Return a stream that stands at this position: a parked one, or a new one.
-
-        A parked stream whose thread has failed is resumed too, so that the bundle raises the error.
-        """
-        with self.ahead.changed:
-            # A list and not a dict by position: a position changes with each claim, so it cannot be a key, and a worker
-            # has at most `max_concurrent_partitions` streams.
-            for number, (_, reader) in enumerate(self._parked):
-                if reader.position == position:
-                    del self._parked[number]
-                    return reader
-        timeout = self.limits.unavailable_seconds
-        return StreamReader(position, self.opener, self._select, self._bounded, timeout, self.ahead)
-
-    def park(self, reader: StreamReader) -> None:
-        """Park a stream for the next bundle; the oldest one is cancelled when there are too many."""
-        if self.limits.idle_stream_seconds <= 0:
-            reader.stop()
-            return
-        most = self.limits.max_concurrent_partitions
-        with self.ahead.changed:
-            self._parked.append((time.monotonic() + self.limits.idle_stream_seconds, reader))
-            surplus = [parked for _, parked in self._parked[:-most]]
-            self._parked = self._parked[-most:]
-            if self._expiry is None:
-                self._expiry = threading.Thread(
-                    target=self._expire, name="penstock-bigtable-reader-expiry", daemon=True
-                )
-                self._expiry.start()
-        # The oldest: the longer a stream waits, the less likely a bundle asks for its position.
-        for parked in surplus:
-            parked.stop()
-
-    def clear(self) -> None:
-        """Cancel all parked streams and wait for their threads."""
-        with self.ahead.changed:
-            parked, self._parked = [reader for _, reader in self._parked], []
-            self.ahead.changed.notify_all()
-        stop_all(parked)
-
-    def _expire(self) -> None:
-        """Cancel parked streams as they expire. The thread ends when none is parked; `park` starts a new one."""
-        while True:
-            with self.ahead.changed:
-                now = time.monotonic()
-                expired = [reader for until, reader in self._parked if until <= now]
-                self._parked = [parked for parked in self._parked if parked[0] > now]
-                # Under the lock, so that `park` either finds this thread or starts another.
-                if not self._parked and not expired:
-                    self._expiry = None
-                    return
-                if not expired:
-                    self.ahead.changed.wait(min(until for until, _ in self._parked) - now)
-            stop_all(expired)
+    def make_stream(self, partition: KeyRange, position: Position, share_bytes: int) -> BigtableStream:
+        return BigtableStream(
+            position, self._opener, self._select, self._bounded, self.limits.heartbeat_seconds
+        )

@@ -32,8 +32,7 @@ from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.lineage import lineage_events
 from penstock.io.bigtable.metrics import BigtableMetrics
 from penstock.io.bigtable.options import BigtableStreamOptions
-from penstock.io.bigtable.pool import StreamPool
-from penstock.io.bigtable.prefetch import Limits
+from penstock.io.bigtable.pool import Limits, StreamPool
 from penstock.io.bigtable.preflight import check_retention, check_source
 from penstock.io.bigtable.record import ChangeStreamMutation
 from penstock.io.bigtable.source import EMULATOR_VARIABLE, ChangeStream, Connection

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from penstock.errors import LineageError
 from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Step
 from penstock.io.bigtable.keys import KeyRange, abbreviate
 from penstock.io.bigtable.record import ChangeRecord, ChangeStreamMutation, DamagedMutation, Heartbeat
 from penstock.io.change_streams.undecodable import UndecodableRecord
 
-PendingStep: TypeAlias = tuple[ChangeStreamMutation | DamagedMutation | None, Step | None]
-"""A step to claim, with the record to emit when the claim is granted (None: nothing to emit).
 
-A change that is emitted comes without its step, which `Batch.step` makes: most of them are never claimed one by one.
-"""
-
-
-def to_steps(partition: KeyRange, record: ChangeRecord, *, bounded: bool) -> Step | None:
+def to_step(partition: KeyRange, record: ChangeRecord, *, bounded: bool) -> Step | None:
     """Return the step that a record of the stream of `partition` means; None: a close without a continuation.
 
     A close with status OK and nothing else says that an end_time was reached, so it counts only in a `bounded` read.

@@ -8,8 +8,8 @@ same position.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 Claim: TypeAlias = tuple[int, Sequence[Any], Any]
@@ -86,19 +86,6 @@ class StreamPool(Protocol):
         A parked stream is resumed only by a bundle that asks for exactly its position. A pool closes parked
         streams when `idle_stream_seconds` have passed, or when a bundle does not continue any.
         """
-
-
-class WithoutPool:
-    """The pool of a source whose prefetchers do not outlive a bundle: `make` returns a new one for each."""
-
-    def __init__(self, make: Callable[[], Prefetcher]) -> None:
-        self._make = make
-
-    @contextmanager
-    def prefetching(self, frontier: Any) -> Iterator[Prefetcher]:
-        """Yield a new prefetcher and close it at the end."""
-        with closing(self._make()) as prefetcher:
-            yield prefetcher
 
 
 class ReadAhead:

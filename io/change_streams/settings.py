@@ -31,6 +31,11 @@ class Limits:
     buffer_bytes: int
     idle_stream_seconds: float
 
+    @property
+    def split_deferral_seconds(self) -> float:
+        """How long a split waits for the first record of a stream."""
+        return 5.0
+
     @classmethod
     def checked(
         cls, options: LimitOptions, *, max_concurrent_partitions: float = 32, **of_source: Any

@@ -21,7 +21,7 @@ from penstock.io.change_streams import coders as shared
 from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
 from penstock.io.change_streams.flat_tracker import FlatFrontierCoder
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
-from penstock.io.postgres.reader import NO_SNAPSHOTS, Position, ReadView
+from penstock.io.postgres.position import NO_SNAPSHOTS, Position, ReadView
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction, Row, Table
 from penstock.io.postgres.source import ChangeStream
 

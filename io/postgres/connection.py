@@ -16,11 +16,13 @@ from penstock.io.change_streams.backoff import Backoff
 from penstock.io.postgres.binary_values import TextRows
 from penstock.io.postgres.client import LOCK_TIMEOUT_MS, Client, LogStream, Now
 from penstock.io.postgres.log_decoder import LogDecoder, UnknownPrepared
+from penstock.io.postgres.log_steps import CaughtUp
+from penstock.io.postgres.position import Position
 from penstock.io.postgres.preflight import SLOT, Slot, check_slot, renewed_slot
-from penstock.io.postgres.reader import Call, CaughtUp, Position
 from penstock.io.postgres.record import format_lsn
 from penstock.io.postgres.schema_watch import NEWEST, PUBLISHED, Published
 from penstock.io.postgres.source import ChangeStream, Connection
+from penstock.io.postgres.stream import Call
 from penstock.io.postgres.transactions import Step, TransactionReader
 
 _TICK_SECONDS = 0.05
@@ -164,7 +166,7 @@ class StreamedCall:
         return self._clock.time()
 
     def read(self, most: int) -> Sequence[Item]:
-        """Return what has arrived; see `reader.Call`."""
+        """Return what has arrived; see `stream.Call`."""
         items = _until_pause(self._items, most)
         self._heartbeat(items)
         return items
@@ -238,7 +240,7 @@ class PulledCall:
         self._acknowledged = max(self._acknowledged, lsn)
 
     def read(self, most: int) -> Sequence[Item]:
-        """Return what has arrived; see `reader.Call`."""
+        """Return what has arrived; see `stream.Call`."""
         return _until_pause(self._items, most)
 
     def _pull_all(self) -> Iterator[Item | None]:

@@ -52,14 +52,14 @@ from penstock.io.change_streams.incremental.options import (
     SnapshotOptions,
     initial_request,
 )
-from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.settings import Limits
 from penstock.io.postgres import coder
 from penstock.io.postgres.metrics import PostgresMetrics
 from penstock.io.postgres.options import PostgresStreamOptions
-from penstock.io.postgres.prefetch import StreamPool
+from penstock.io.postgres.pool import StreamPool
+from penstock.io.postgres.position import NO_SNAPSHOTS, Position
 from penstock.io.postgres.preflight import (
     IDENTITIES,
     Slot,
@@ -71,11 +71,11 @@ from penstock.io.postgres.preflight import (
     source_tables,
     unmatched_tables,
 )
-from penstock.io.postgres.reader import NO_SNAPSHOTS, Position, StreamReader
 from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.schema_watch import SchemaWatch, repair_of
 from penstock.io.postgres.setup_warnings import start_warnings_of, warnings_of
 from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
+from penstock.io.postgres.stream import SlotStream
 from penstock.tables import SourceTable, Unmatched, matches_table
 
 if TYPE_CHECKING:
@@ -113,9 +113,8 @@ class ReadPostgresFn(ReadChangeStreamFn):
     def open_pool(self, stream: ChangeStream) -> StreamPool:
         from penstock.io.postgres.incremental.setup import merge_maker
 
-        settings, limits = self._settings, self._settings.limits
+        settings = self._settings
         self._client(stream)  # compares the stream with the program's
-        ahead = ReadAhead(limits.buffer_bytes)
         shards = {shard.slot: shard for shard in stream.shards}
         servers = {slot: self.open_server(shard) for slot, shard in shards.items()}
         repair = repair_of(settings.snapshots, several_slots=bool(stream.further))
@@ -124,23 +123,21 @@ class ReadPostgresFn(ReadChangeStreamFn):
             for slot, shard in shards.items()
         }
 
-        def make(slot: str, position: Position, watermark: int) -> StreamReader:
+        def make(slot: str, at: FlatPosition, buffer_bytes: int) -> SlotStream:
             make_merge = merge_maker(shards[slot], settings, _backoff(stream))
-            return StreamReader(
+            return SlotStream(
                 servers[slot],
                 slot,
-                position,
-                watermark,
+                at,
                 wanted=wanted(settings.tables, stream.start),
                 end=stream.end,
-                unavailable_seconds=limits.unavailable_seconds,
-                ahead=ahead,
-                make_merge=make_merge if _has_snapshots(settings, position) else None,
+                buffer_bytes=buffer_bytes,
+                make_merge=make_merge if _has_snapshots(settings, at.position) else None,
                 renews=settings.snapshots.snapshot == WHEN_NEEDED,
                 watch=watches[slot],
             )
 
-        return StreamPool(make, ahead, limits)
+        return StreamPool(make, _backoff(stream), settings.limits)
 
     def open_server(self, stream: ChangeStream) -> Server:
         """Return the server of a stream with one slot, whose log is not opened yet."""

@@ -20,10 +20,10 @@ from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.ydb.description import Description, PartitionDescription
 from penstock.io.ydb.errors import classify_status
-from penstock.io.ydb.reader import Data, EndOfPartition, Event, Started, Status
 from penstock.io.ydb.record import Table, TableColumn
 from penstock.io.ydb.source import ChangeStream, Connection
 from penstock.io.ydb.steps import Message
+from penstock.io.ydb.stream import Data, EndOfPartition, Event, Started, Status
 from penstock.timestamps import NANOS
 
 # The SDK's stubs and the check of an operation's status are not public. They are what its own clients call (ydb 3.33).
@@ -99,7 +99,7 @@ class Client:
             self._ask(request, _apis.TopicService, "CommitOffset", ydb_topic_pb2.CommitOffsetResult)
 
     def open(self, partition: int, read_from: int) -> Call:
-        """Start reading a partition, without a consumer; see `reader.Opener`."""
+        """Start reading a partition, without a consumer; see `stream.Opener`."""
         settings = _Read.InitRequest.TopicReadSettings(
             path=self._stream.topic_path, partition_ids=[partition]
         )
@@ -174,7 +174,7 @@ class Client:
 
 
 class Call:
-    """One StreamRead call for one partition; see `reader.Call`."""
+    """One StreamRead call for one partition; see `stream.Call`."""
 
     def __init__(
         self,

@@ -50,11 +50,11 @@ Emitted: TypeAlias = ChangefeedRecord | UndecodableRecord
 
 
 class PendingStep(NamedTuple):
-    """A position, the record to emit there, and the size of the message as the server counts it."""
+    """The size of a message as the server counts it, the record to emit, and the position after it."""
 
-    position: Position
-    record: Emitted | None
     size: int
+    record: Emitted | None
+    position: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class PartitionSteps:
             watermark = max(watermark, message.written_at - self._rules.delivery)
         self.position = Position(message.offset + 1, watermark, False, snapshot, schema)
         self._look_for_the_end()
-        return PendingStep(self.position, record, size)
+        return PendingStep(size, record, self.position)
 
     def idle(self, end: int, next_write: int) -> PendingStep | None:
         """Return the step of a report that the partition ends at offset `end`; None: it changes nothing.
@@ -159,7 +159,7 @@ class PartitionSteps:
             return None
         self.position = self.position._replace(watermark=reached)
         self._look_for_the_end()
-        return PendingStep(self.position, None, 0)
+        return PendingStep(0, None, self.position)
 
     def _look_for_the_end(self) -> None:
         end = self._rules.stream.end

@@ -13,9 +13,10 @@ from penstock.io.postgres import LogRecord, ReadFromPostgresChangeStream
 from penstock.io.postgres import messages as m
 from penstock.io.postgres.column_types import column_type
 from penstock.io.postgres.decode import decode
+from penstock.io.postgres.log_steps import CaughtUp
+from penstock.io.postgres.position import Position
 from penstock.io.postgres.preflight import SLOT, check_slot
 from penstock.io.postgres.read import ReadPostgresFn, ReadPostgresUnboundedFn
-from penstock.io.postgres.reader import CaughtUp, Position
 from penstock.io.postgres.record import Table, TableColumn
 from penstock.io.postgres.schema_watch import Published
 from penstock.io.postgres.source import ChangeStream

@@ -4,14 +4,13 @@
     records = pipeline | ReadFromLists(name="orders", start=0)
 
 Each list is a partition, in the order of commit timestamps. A source for a real system also has a client of its
-service, threads that read ahead, a decoder and, if its partitions split or merge, its own frontier.
+service, a decoder and, if its partitions split or merge, its own frontier.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from apache_beam import coders
@@ -24,8 +23,10 @@ from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.connection import Connection
 from penstock.io.change_streams.metrics import ReaderMetrics
 from penstock.io.change_streams.options import StreamOptions
-from penstock.io.change_streams.prefetch import Traffic, WithoutPool
+from penstock.io.change_streams.partition_pool import PartitionPool
+from penstock.io.change_streams.partition_stream import PartitionStream, PendingStep, Reading
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.settings import Limits, Settings
 from penstock.io.change_streams.source import WithIdentity
 from penstock.options import options
@@ -46,6 +47,7 @@ class Lists:
 
 
 LISTS: dict[str, Lists] = {}
+REFUSALS = Refusals("Lists")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,50 +60,49 @@ class ListStream(WithIdentity):
         return f"lists {self.name}"
 
 
-class Batch:
-    """One record, one report that an idle list is complete up to now, or the end of a list."""
+class ListReading(PartitionStream):
+    """One list: its records, and now and then that it is complete up to now. A mark is a `FlatPosition`, or the end."""
 
-    def __init__(self, step: flat.Advanced | flat.Ended, *records: Record) -> None:
-        self.claimed, self._step, self._records = 0, step, records
-        self.ends_with_lineage = isinstance(step, flat.Ended)
+    lineage = frozenset({flat.Ended})
 
-    def claims(self) -> Iterator[tuple[int, Sequence[Record], flat.Advanced | flat.Ended]]:
-        yield 1, self._records, self._step
+    def __init__(self, lists: Lists, name: str, at: flat.FlatPosition, stream: ListStream) -> None:
+        self.name, self._lists, self._at, self._stream = name, lists, at, stream
+
+    def read(self, reading: Reading) -> Iterator[list[PendingStep]]:
+        end = self._stream.end
+        while not reading.stopped:
+            self._lists.on_read()
+            (index, low), now = self._at, time.time_ns()
+            record = next(iter(self._lists.lists[self.name][index:]), None)
+            if record is not None and (end is None or record.commit_timestamp <= end):
+                self._at = flat.FlatPosition(index + 1, max(low, record.commit_timestamp))
+                size = len(repr(record))
+                self.received_bytes += size
+                yield [(size, record if record.commit_timestamp >= self._stream.start else None, self._at)]
+            elif end is not None and now > end:
+                yield [(0, None, flat.Ended(self.name))]
+            else:
+                self._at = flat.FlatPosition(index, max(low, now))
+                yield [(0, None, self._at)]
+                time.sleep(0.02)
+
+    def step(self, mark: flat.FlatPosition | flat.Ended) -> flat.Advanced | flat.Ended:
+        return mark if isinstance(mark, flat.Ended) else flat.Advanced(self.name, mark)
+
+    def position(self, mark: flat.FlatPosition) -> flat.FlatPosition:
+        return mark
 
 
-class Prefetcher:
-    data_expected = first_record_pending = False
-    may_stop = True
-
+class ListPool(PartitionPool):
     def __init__(self, lists: Lists, stream: ListStream, limits: Limits) -> None:
-        self._lists, self._stream, self._closed = lists, stream, threading.Event()
-        self._unavailable_seconds, self._received_bytes = limits.unavailable_seconds, 0
+        super().__init__(REFUSALS, lists.backoff, limits)
+        self._lists, self._stream = lists, stream
 
-    def serve(self, frontier: flat.FlatFrontier) -> None:
-        self._at = dict(frontier.positions)
+    def positions(self, frontier: flat.FlatFrontier) -> Mapping[str, flat.FlatPosition]:
+        return frontier.positions
 
-    def take(self, timeout: float) -> Batch:
-        self._lists.backoff.ask(self._lists.on_read, self._unavailable_seconds)
-        name = min(self._at, key=lambda name: self._at[name].watermark)
-        (index, low), now, end = self._at[name], time.time_ns(), self._stream.end
-        record = next(iter(self._lists.lists[name][index:]), None)
-        if record is not None and (end is None or record.commit_timestamp <= end):
-            self._at[name] = flat.FlatPosition(index + 1, max(low, record.commit_timestamp))
-            self._received_bytes += len(repr(record))
-            wanted = [record] if record.commit_timestamp >= self._stream.start else []
-            return Batch(flat.Advanced(name, self._at[name]), *wanted)
-        if end is not None and now > end:
-            return Batch(flat.Ended(name))
-        self._closed.wait(timeout)
-        self._at[name] = flat.FlatPosition(index, max(low, now))
-        return Batch(flat.Advanced(name, self._at[name]))
-
-    def uncounted(self) -> Traffic:
-        received, self._received_bytes = self._received_bytes, 0
-        return Traffic(received_bytes=received)
-
-    def close(self) -> None:
-        self._closed.set()
+    def make_stream(self, partition: str, position: flat.FlatPosition, share_bytes: int) -> ListReading:
+        return ListReading(self._lists, partition, position, self._stream)
 
 
 class ListMetrics(ReaderMetrics):
@@ -129,9 +130,8 @@ class ReadListsFn(ReadChangeStreamFn):
             raise SetupError(f"there are no lists {stream.name!r}: make them before the pipeline starts")
         return LISTS[stream.name]
 
-    def open_pool(self, stream: ListStream) -> WithoutPool:
-        client = self._client(stream)
-        return WithoutPool(lambda: Prefetcher(client, stream, self._settings.limits))
+    def open_pool(self, stream: ListStream) -> ListPool:
+        return ListPool(self._client(stream), stream, self._settings.limits)
 
     def ask_service(self, client: Lists, stream: ListStream) -> list[str]:
         client.on_read()

@@ -73,6 +73,9 @@ class VirtualTime:
 
     RLock = Lock
 
+    def Event(self) -> VirtualEvent:
+        return VirtualEvent(self)
+
     # Turns.
 
     def run(self, main: Callable[[], Any]) -> None:
@@ -181,6 +184,27 @@ class VirtualCondition:
     def notify_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         self._world.notify(waiting)
+
+
+class VirtualEvent:
+    """An event: it stays set until it is cleared."""
+
+    def __init__(self, world: VirtualTime) -> None:
+        self._changed = VirtualCondition(world)
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+        self._changed.notify_all()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._changed.wait_for(self.is_set, timeout)
 
 
 class VirtualThread:

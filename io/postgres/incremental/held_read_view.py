@@ -26,7 +26,7 @@ from penstock.errors import ChangeStreamError
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.client import Client
 from penstock.io.postgres.incremental.chunks import BEGIN
-from penstock.io.postgres.reader import ReadView
+from penstock.io.postgres.position import ReadView
 from penstock.io.postgres.record import parse_lsn
 from penstock.io.postgres.source import ChangeStream, Connection
 

@@ -19,7 +19,7 @@ from penstock.io.change_streams.incremental.progress import INITIAL, SnapshotPro
 from penstock.io.change_streams.incremental.worker import SnapshotWorker
 from penstock.io.postgres.incremental.chunks import SnapshotRow, key_name, key_places, parse_snapshot
 from penstock.io.postgres.incremental.held_read_view import HeldReadView
-from penstock.io.postgres.reader import ReadView
+from penstock.io.postgres.position import ReadView
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction, Table
 
 _LOGGER = logging.getLogger(__name__)

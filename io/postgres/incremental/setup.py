@@ -15,7 +15,7 @@ from penstock.io.postgres.errors import LockedError
 from penstock.io.postgres.incremental.chunk_reader import ChunkReader
 from penstock.io.postgres.incremental.held_read_view import HeldReadView
 from penstock.io.postgres.incremental.merge import SnapshotMerge
-from penstock.io.postgres.reader import Position
+from penstock.io.postgres.position import Position
 from penstock.io.postgres.source import ChangeStream, Connection
 
 _PUBLISHED = "select from pg_publication_tables where schemaname || '.' || tablename = %s and pubname = any(%s) limit 1"

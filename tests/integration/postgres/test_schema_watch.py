@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 def told(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Look at each step, and return what was told since the last call."""
     monkeypatch.setattr(schema_watch, "LOOK_SECONDS", 0.0)
-    caplog.set_level(logging.WARNING, "penstock.io.postgres.reader")
+    caplog.set_level(logging.WARNING, "penstock.io.postgres.stream")
 
     def texts() -> list[str]:
         found = list(caplog.messages)

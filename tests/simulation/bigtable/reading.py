@@ -11,7 +11,7 @@ from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.read import ReadBigtableFn
 from penstock.io.bigtable.record import ChangeStreamMutation
 from penstock.io.bigtable.reopen import ReopenSchedule
-from penstock.io.bigtable.steps import to_steps
+from penstock.io.bigtable.steps import to_step
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
 from penstock.io.change_streams.tracker import Poll
 from penstock.io.change_streams.watermark import beam_watermark
@@ -140,7 +140,7 @@ class Reading:
                 record = next(stream, None)
                 if record is None:
                     return
-                step = to_steps(position.partition, record, bounded=end is not None)
+                step = to_step(position.partition, record, bounded=end is not None)
                 assert step is not None
                 yield [record] if isinstance(record, ChangeStreamMutation) else [], step
         except BrokenOffError:

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.io.bigtable import ReadFromBigtableChangeStream, pool, prefetch, reader
+from penstock.io.bigtable import ReadFromBigtableChangeStream, pool, stream
 from penstock.io.bigtable.frontier import Frontier, Position
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.pool import StreamPool
-from penstock.io.bigtable.prefetch import Prefetcher
 from penstock.io.bigtable.read import ReadBigtableFn
-from penstock.io.change_streams import prefetch as common
-from penstock.io.change_streams import stream_thread, turn
+from penstock.io.change_streams import partition_pool, partition_prefetch, prefetch, stream_reader, turn
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
@@ -81,11 +79,10 @@ class Service:
 def worlds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], VirtualTime]:
     def make(seed: int) -> VirtualTime:
         world = VirtualTime(seed)
-        for module in (pool, prefetch, turn, reader, stream_thread):
+        for module in (partition_pool, partition_prefetch, turn, stream, stream_reader):
             monkeypatch.setattr(module, "time", world)
-        for module in (common, pool, stream_thread):
+        for module in (prefetch, partition_pool, stream_reader):
             monkeypatch.setattr(module, "threading", world)
-        monkeypatch.setattr(pool, "Prefetcher", lambda streams: Prefetcher(streams, world.time_ns))
         return world
 
     return make
@@ -157,7 +154,7 @@ def test_a_partition_that_is_refused_alone_for_long_gets_a_warning(
     worlds: Callable[[int], VirtualTime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, warnings = worlds(0), list[str]()
-    monkeypatch.setattr(reader, "_REFUSALS", Refusals("Bigtable", world.monotonic, warnings.append))
+    monkeypatch.setattr(pool, "_REFUSALS", Refusals("Bigtable", world.monotonic, warnings.append))
     reading = idle(world, CONFIGURATIONS["more parts than slots"], keys(15)[3])
     world.run(lambda: reading.run(100))
     assert 1 <= len(warnings) <= 2, "at most one of each worker process"

@@ -20,10 +20,10 @@ from apache_beam.runners.sdf_utils import RestrictionTrackerView, ThreadsafeRest
 from penstock.errors import UnavailableError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.options import LimitOptions
-from penstock.io.change_streams.prefetch import WithoutPool
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.frontier import Frontier
+from penstock.io.spanner.pool import StreamPool
 from penstock.io.spanner.position import Position
 from penstock.io.spanner.prefetch import Limits, Prefetcher
 from penstock.io.spanner.read import ReadSpannerFn
@@ -106,7 +106,10 @@ def main(partitions: int, mods: int) -> None:
                 return Answer(message, times, start, end)
 
             backoff = Backoff("Spanner", UnavailableError)
-            return WithoutPool(lambda: Prefetcher(ask, backoff, limits, begin + BACKLOG))
+            return StreamPool(
+                limits.buffer_bytes,
+                lambda ahead: Prefetcher(ask, backoff, limits, begin + BACKLOG, ahead=ahead),
+            )
 
     read = ReadFromSpannerChangeStream(
         project="p", instance="i", database="d", change_stream="S", start=begin, end=begin + BACKLOG,

@@ -12,9 +12,9 @@ import pytest
 from penstock.errors import DecodeError, LineageError
 from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Position
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
-from penstock.io.bigtable.pool import StreamPool
-from penstock.io.bigtable.prefetch import _GATHER_SECONDS, Limits, Prefetcher
-from penstock.io.bigtable.reader import Batch
+from penstock.io.bigtable.pool import Limits, Prefetcher, StreamPool
+from penstock.io.change_streams.partition_prefetch import GATHER_SECONDS
+from penstock.io.change_streams.partition_stream import StreamBatch
 from penstock.io.change_streams.status import UnreachableError
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -55,7 +55,7 @@ def taken(prefetcher: Prefetcher, steps: int, timeout: float = PATIENCE_SECONDS)
         assert time.monotonic() < until, f"only {len(found)} of {steps} steps came"
         batch = prefetcher.take(0.05)
         if batch is not None:
-            new = [batch.step(number) for number in range(len(batch.steps))][: steps - len(found)]
+            new = [batch.stream.step(mark) for _, _, mark in batch.steps][: steps - len(found)]
             batch.claimed = len(new)
             found += new
     return found
@@ -209,8 +209,8 @@ def test_each_stream_and_each_retry_is_counted_once(
     kept = pool()
     resume = kept.resume
 
-    def resume_late(position: Position) -> Any:
-        reader = resume(position)
+    def resume_late(*asked: Any) -> Any:
+        reader = resume(*asked)
         wait_until(lambda: reader.queued >= 2)
         return reader
 
@@ -291,7 +291,7 @@ def test_the_partition_with_the_lowest_position_is_read_first(source: Any, say: 
         time.sleep(0.1)
         batch = prefetcher.take(1)
         assert batch is not None
-        assert batch.step(0).partition == HIGH
+        assert batch.partition == HIGH
 
 
 def test_several_partitions_with_few_records_share_one_wait(
@@ -300,7 +300,8 @@ def test_several_partitions_with_few_records_share_one_wait(
     waited: list[float] = []
     sleep = time.sleep
     monkeypatch.setattr(
-        "penstock.io.bigtable.pool.time.sleep", lambda seconds: (waited.append(seconds), sleep(0.05))
+        "penstock.io.change_streams.partition_prefetch.time.sleep",
+        lambda seconds: (waited.append(seconds), sleep(0.05)),
     )
     ready = {}
     for number in range(5):
@@ -310,7 +311,7 @@ def test_several_partitions_with_few_records_share_one_wait(
     with Prefetcher(pool()) as prefetcher:
         prefetcher.read(ready)
         assert len(taken(prefetcher, 10)) == 10
-    assert waited.count(_GATHER_SECONDS) == 1  # other threads of the process sleep too
+    assert waited.count(GATHER_SECONDS) == 1  # other threads of the process sleep too
 
 
 def test_a_partition_that_is_no_longer_ready_is_cancelled(source: Any, pool: Any) -> None:
@@ -326,7 +327,7 @@ def test_a_partition_that_is_no_longer_ready_is_cancelled(source: Any, pool: Any
 def test_more_partitions_than_streams_take_turns(
     source: Any, say: Any, pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.io.bigtable.prefetch._TURN_SECONDS", 0.02)
+    monkeypatch.setattr("penstock.io.change_streams.partition_prefetch.TURN_SECONDS", 0.02)
     for partition in (LOW, HIGH):
         source.will_say(partition, say.change("x"))
     with Prefetcher(pool(max_concurrent_partitions=1)) as prefetcher:
@@ -338,10 +339,9 @@ def test_more_partitions_than_streams_take_turns(
             prefetcher.read(ready)
             batch = prefetcher.take(0.05)
             if batch is not None:
-                step = batch.step(0)
                 batch.claimed = len(batch.steps)
-                seen.add(step.partition)
-                ready[step.partition] = ready[step.partition].moved("x", 5)
+                seen.add(batch.partition)
+                ready[batch.partition] = ready[batch.partition].moved("x", 5)
 
 
 def test_prefetched_data_stays_within_the_budget(source: Any, say: Any, pool: Any) -> None:
@@ -365,6 +365,6 @@ def test_unclaimed_steps_are_delivered_again(source: Any, say: Any, pool: Any) -
         assert [step.token for step in taken(prefetcher, 1)] == ["0"]
         time.sleep(0.05)
         batch = prefetcher.take(1)
-        assert isinstance(batch, Batch)
+        assert isinstance(batch, StreamBatch)
         batch.claimed = 1
         assert [step.token for step in taken(prefetcher, 2)] == ["2", "3"]

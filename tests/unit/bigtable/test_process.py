@@ -10,11 +10,10 @@ import pytest
 from penstock.errors import DecodeError
 from penstock.io.bigtable.frontier import Advanced, Closed, Frontier, Step
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
-from penstock.io.bigtable.pool import StreamPool
-from penstock.io.bigtable.prefetch import Limits
+from penstock.io.bigtable.pool import Limits, StreamPool
 from penstock.io.bigtable.read import ReadBigtableFn, ReadFromBigtableChangeStream
-from penstock.io.bigtable.reader import MAX_IN_CLAIM
 from penstock.io.bigtable.tracker import BigtableTracker
+from penstock.io.change_streams.partition_stream import MAX_IN_CLAIM
 from penstock.io.change_streams.tracker import Poll
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 

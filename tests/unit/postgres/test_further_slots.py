@@ -10,8 +10,8 @@ from penstock.errors import SetupError, UsageError
 from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.postgres.coder import ChangeStreamCoder, LogFrontierCoder
+from penstock.io.postgres.position import Position
 from penstock.io.postgres.preflight import Slot, check_shards
-from penstock.io.postgres.reader import Position
 from penstock.io.postgres.source import ChangeStream
 
 STREAM = ChangeStream("shop", "orders", "one", 0, None, (("three", "rest"), ("two", "people,places")))

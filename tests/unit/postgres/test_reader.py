@@ -16,13 +16,14 @@ from penstock.errors import PositionLostError, UnavailableError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.flat import Ended, FlatFrontier, FlatPosition
 from penstock.io.change_streams.options import LimitOptions
-from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.log_decoder import UnknownPrepared
-from penstock.io.postgres.prefetch import StreamPool
-from penstock.io.postgres.reader import CaughtUp, Position, StreamReader
+from penstock.io.postgres.log_steps import CaughtUp
+from penstock.io.postgres.pool import StreamPool
+from penstock.io.postgres.position import Position
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction
+from penstock.io.postgres.stream import SlotStream
 from penstock.io.postgres.transactions import TransactionEnd
 from penstock.timestamps import NANOS
 from tests.support.waiting import wait_until
@@ -94,39 +95,59 @@ class Server:
         yield Log()
 
 
+class OneSlot:
+    """The reader of one slot, outside of a bundle."""
+
+    def __init__(self, server, position, end, buffer_bytes, watch):
+        self.pool = pool_of({SLOT: server}, end, watch=watch)
+        self.pool.ahead.buffer_bytes = buffer_bytes
+        self._reader = self.pool.resume(SLOT, FlatPosition(position, 0), 1)
+        self.acknowledge, self.uncounted = self._reader.stream.acknowledge, self._reader.uncounted
+
+    def take(self, timeout):
+        with self.pool.ahead.changed:
+            waiting = self.pool.ahead.changed.wait_for(lambda: self._reader.waiting, timeout)
+            return self._reader.take() if waiting else None
+
+    def settle(self, batch):
+        with self.pool.ahead.lock:
+            self._reader.settle(batch)
+
+    @property
+    def position(self):
+        return self._reader.position.position
+
+    @property
+    def watermark(self):
+        return self._reader.position.watermark
+
+    def stop(self):
+        self._reader.stop()
+        self._reader.join()
+
+
 def reader(server, position=START, end=None, buffer_bytes=1 << 20, watch=None):
-    return StreamReader(
-        server,
-        SLOT,
-        position,
-        0,
-        wanted=lambda record: True,
-        end=end,
-        unavailable_seconds=60,
-        ahead=ReadAhead(buffer_bytes),
-        watch=watch,
-    )
+    return OneSlot(server, position, end, buffer_bytes, watch)
 
 
-def pool_of(servers, end, clock=time.monotonic, make_merge=None):
+def pool_of(servers, end, clock=time.monotonic, make_merge=None, watch=None):
     """Return a pool of readers, one for each server."""
-    ahead = ReadAhead(1 << 20)
 
-    def make(slot, position, watermark):
-        return StreamReader(
+    def make(slot, at, buffer_bytes):
+        return SlotStream(
             servers[slot],
             slot,
-            position,
-            watermark,
+            at,
             wanted=bool,
             end=end,
-            unavailable_seconds=1,
-            ahead=ahead,
+            buffer_bytes=buffer_bytes,
             clock=clock,
             make_merge=make_merge,
+            watch=watch,
         )
 
-    return StreamPool(make, ahead, Limits.checked(LimitOptions(idle_stream_seconds=60)))
+    backoff = next(iter(servers.values())).backoff
+    return StreamPool(make, backoff, Limits.checked(LimitOptions(idle_stream_seconds=60)))
 
 
 def claim(reading, batch, most=None):
@@ -200,11 +221,8 @@ def test_a_message_between_transactions_is_not_repeated():
 
 def test_the_reader_stops_receiving_over_its_budget():
     log = [item for number in range(1, 200) for item in records(number, 20)]
-    server = Server(log, None)
-    ahead = ReadAhead(10_000)
-    reading = StreamReader(
-        server, SLOT, START, 0, wanted=lambda record: True, end=None, unavailable_seconds=60, ahead=ahead
-    )
+    reading = reader(Server(log, None), buffer_bytes=10_000)
+    ahead = reading.pool.ahead
     batch = reading.take(10)
     assert batch is not None
     # One read of at most 256 items may pass the budget, and no more are received until steps are claimed.
@@ -216,8 +234,8 @@ def test_the_reader_stops_receiving_over_its_budget():
 
 def test_a_reader_over_its_budget_still_answers_the_server(monkeypatch):
     # The server ends a connection that does not answer for `wal_sender_timeout`, and decodes the log again.
-    monkeypatch.setattr("penstock.io.postgres.reader.STATUS_SECONDS", 0.01)
-    server = Server(records(1, 3))
+    monkeypatch.setattr(SlotStream, "keep_alive_seconds", 0.01)
+    server = Server(records(1, 300))
     reading = reader(server, buffer_bytes=1)
     wait_until(lambda: len(server.acknowledged) > 5, "the reader sends no status")
     reading.acknowledge(50)
@@ -264,7 +282,8 @@ def test_a_bundle_that_repeats_the_end_of_a_read_finds_it_again():
                 assert batch is not None, "the end does not come"
                 ended = batch.ends_with_lineage
                 batch.claimed = len(batch.steps) - (ended and not with_end)
-                position = batch.steps[batch.claimed - 1].position if batch.claimed else position
+                for _, _, mark in batch.steps[: batch.claimed]:
+                    position = position if isinstance(mark, Ended) else mark.position
         return position
 
     last = claim(START, with_end=False)
@@ -378,7 +397,7 @@ def read_in_alternating_workers(bundle_ends):
 
 def test_a_bundle_that_gets_a_transaction_again_reads_more_than_it_skips(monkeypatch):
     # The server may need longer for a large transaction than a bundle waits for a new connection.
-    monkeypatch.setattr("penstock.io.postgres.prefetch._CONNECTING_SECONDS", 0)
+    monkeypatch.setattr("penstock.io.postgres.pool._CONNECTING_SECONDS", 0)
     monkeypatch.setattr("penstock.io.postgres.reopen_cost.MIN_CLAIMED", 0)
     found, bundles = read_in_alternating_workers(lambda prefetcher: not prefetcher.first_record_pending)
     assert [record.sequence for record in found] == list(range(1, 10_001))
@@ -397,7 +416,7 @@ def waits_for_the_server(server):
 
 def test_a_bundle_waits_for_a_server_that_decodes_and_not_for_one_that_cannot_be_reached(monkeypatch):
     # The server may need longer for a large transaction than for a connection.
-    monkeypatch.setattr("penstock.io.postgres.prefetch._CONNECTING_SECONDS", 0)
+    monkeypatch.setattr("penstock.io.postgres.pool._CONNECTING_SECONDS", 0)
     assert waits_for_the_server(Server([]))
     lost = Server([], draw=random.Random(0))
     lost.draw.random = lambda: 0  # each connection is lost at once
@@ -505,8 +524,8 @@ def claim_all_that_arrives(prefetcher, count):
         batch = prefetcher.take(10)
         assert batch is not None
         batch.claimed = len(batch.steps)
-        claimed += sum(len(step.records) for step in batch.steps)
-    prefetcher.serve(FlatFrontier({}, None))  # it takes the claims in
+        claimed += sum(len(records) for _, records, _ in batch.steps)
+    assert prefetcher.take(0) is None  # it takes the claims in
 
 
 @pytest.mark.parametrize("lag", [1.1, 0.9])

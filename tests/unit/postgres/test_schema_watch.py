@@ -9,7 +9,8 @@ import pytest
 
 from penstock.io.change_streams.incremental.options import SnapshotOptions
 from penstock.io.change_streams.status import UnreachableError
-from penstock.io.postgres.reader import CaughtUp, Position
+from penstock.io.postgres.log_steps import CaughtUp
+from penstock.io.postgres.position import Position
 from penstock.io.postgres.schema_watch import (
     LOOK_SECONDS,
     Published,

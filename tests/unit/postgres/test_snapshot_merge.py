@@ -13,7 +13,7 @@ from penstock.io.change_streams.incremental.progress import SnapshotProgress
 from penstock.io.change_streams.incremental.signals import ExecuteSnapshot
 from penstock.io.postgres.incremental.chunks import SnapshotRow
 from penstock.io.postgres.incremental.merge import SnapshotMerge
-from penstock.io.postgres.reader import ReadView
+from penstock.io.postgres.position import ReadView
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction
 from tests.unit.postgres.test_snapshot_chunks import statement, table
 

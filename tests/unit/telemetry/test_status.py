@@ -12,7 +12,7 @@ from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
 from penstock.io.change_streams.frontier import Scan, Slowest
 from penstock.io.change_streams.incremental.options import initial_request
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
-from penstock.io.postgres.reader import Position
+from penstock.io.postgres.position import Position
 from penstock.telemetry.status import PipelineStatus, as_fields, as_json, as_line, pipeline_status, rate
 
 

@@ -12,9 +12,9 @@ from penstock.errors import UnavailableError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.ydb.description import Description, PartitionDescription
-from penstock.io.ydb.reader import Data, EndOfPartition, Event, Started, Status
 from penstock.io.ydb.record import Table, TableColumn
 from penstock.io.ydb.steps import Message
+from penstock.io.ydb.stream import Data, EndOfPartition, Event, Started, Status
 from penstock_emulators.ydb.topic import Topic
 
 TABLE = Table(
