@@ -10,11 +10,11 @@ import apache_beam as beam
 from apache_beam.runners.sdf_utils import RestrictionTrackerView, ThreadsafeRestrictionTracker
 
 from penstock.io.change_streams.lineage import LINEAGE_EVENTS, LineageEvent
-from penstock.io.change_streams.prefetch import WithoutPool
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier, MovedIn
 from penstock.io.spanner.lineage import lineage_events
+from penstock.io.spanner.pool import StreamPool
 from penstock.io.spanner.position import Position
 from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.read import ReadSpannerFn
@@ -72,7 +72,9 @@ def reading(answer: Answer, *, start: int, end: int) -> tuple[ReadSpannerFn, Any
     class Fn(ReadSpannerFn):
         def _pool(self, stream: Any) -> Any:
             ask, _, _ = calls_of(answer)
-            return WithoutPool(lambda: Prefetcher(ask, new_backoff(), limits(), end))
+            return StreamPool(
+                1 << 20, lambda ahead: Prefetcher(ask, new_backoff(), limits(), end, ahead=ahead)
+            )
 
     read = ReadFromSpannerChangeStream(
         project="p", instance="i", database="d", change_stream="S", start=start, end=end, emulator_host="h:1"
