@@ -20,10 +20,11 @@ from penstock.io.change_streams.options import LimitOptions
 class Limits:
     """The limits that every source has.
 
-    `unavailable_seconds`: how long the service may fail to answer before the pipeline fails.
-    `max_concurrent_partitions`: how many partitions one worker process reads at once; the others take turns.
-    `buffer_bytes`: how much one worker process may read ahead of the pipeline, counted as the service sent it.
-    `idle_stream_seconds`: how long an open stream waits for the next bundle that continues at its position.
+    Args:
+        unavailable_seconds: how long the service may fail to answer before the pipeline fails.
+        max_concurrent_partitions: how many partitions one worker process reads at once; the others take turns.
+        buffer_bytes: how much one worker process may read ahead of the pipeline, counted as the service sent it.
+        idle_stream_seconds: how long an open stream waits for the next bundle that continues at its position.
     """
 
     unavailable_seconds: float
@@ -60,11 +61,14 @@ class Limits:
 class Settings:
     """The configuration of a reader. Hashable: a worker process keeps one pool for each value.
 
-    `identity` names the change stream in the running program; a checkpoint of another stream is rejected. `end` is the
-    program's end; a checkpoint may have an earlier one. `error_output`: records that cannot be decoded are emitted to
-    an error output, instead of failing the read. `lineage_output`: lineage events are emitted too.
-    `notification_output`: so are reports about the progress of snapshots. `batches`: records are emitted as
-    `ElementBatch`es. `snapshots`: which snapshots are read while changes are read.
+    Args:
+        identity: names the change stream in the running program; a checkpoint of another stream is rejected.
+        end: the program's end; a checkpoint may have an earlier one.
+        error_output: records that cannot be decoded are emitted to an error output, instead of failing the read.
+        lineage_output: lineage events are emitted too.
+        notification_output: reports about the progress of snapshots are emitted too.
+        batches: records are emitted as `ElementBatch`es.
+        snapshots: which snapshots are read while changes are read.
     """
 
     connection: Connection

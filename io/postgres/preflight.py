@@ -132,8 +132,11 @@ def check_source(
 ) -> Slot | None:
     """Return the slot, after all checks; None if the pipeline will create it. The server is not changed.
 
-    `create_slot`: a slot that does not exist is no problem. `renew_slot`: nor is one that cannot be read any more.
-    `reads_tables`: snapshots may be read. `streaming`: see `ReadFromPostgresChangeStream`.
+    Args:
+        create_slot: a slot that does not exist is no problem.
+        renew_slot: a slot that cannot be read any more is no problem.
+        reads_tables: snapshots may be read.
+        streaming: see `ReadFromPostgresChangeStream`.
 
     Raises:
         SetupError: the source cannot be read; the message names the fix. With several problems it is a

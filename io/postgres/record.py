@@ -40,10 +40,12 @@ class ChangeKind(StrEnum):
 class TableColumn(msgspec.Struct, frozen=True, array_like=True):
     """A published column.
 
-    `in_identity`: part of the replica identity, under FULL every column. `key_position`: 1 for the first column of the
-    primary key (of the identity index under INDEX; without both of a unique index that holds no NULL), None outside of
-    it. `nullable` None: the catalogue no longer has
-    it. `default`: the expression of the default.
+    Args:
+        in_identity: part of the replica identity, under FULL every column.
+        key_position: 1 for the first column of the primary key (of the identity index under INDEX; without both of
+            a unique index that holds no NULL), None outside of it.
+        nullable: None if the catalogue no longer has the column.
+        default: the expression of the default.
     """
 
     name: str
@@ -71,9 +73,12 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
 class LogTransaction(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The transaction of a record.
 
-    `id` is the 64-bit transaction id. `commit_lsn`: the position of its commit record; it orders transactions.
-    `commit_timestamp`: nanoseconds since 1970. `origin`: the replication origin, if it was first committed on another
-    server, at `origin_lsn` there. `previous_end_lsn`: where the transaction before it ended, 0 if that is not known.
+    Args:
+        id: the 64-bit transaction id.
+        commit_lsn: the position of its commit record; it orders transactions.
+        commit_timestamp: nanoseconds since 1970.
+        origin: the replication origin, if it was first committed on another server, at `origin_lsn` there.
+        previous_end_lsn: where the transaction before it ended, 0 if that is not known.
     """
 
     id: int

@@ -60,10 +60,12 @@ class ChangeStream(WithIdentity):
 class Connection:
     """How a worker reaches the server. `dsn` may hold a password, so it is never shown.
 
-    `reader_name`: the application name of connections that use the slot. All workers of a program have the same one,
-    and no other program has it. `streaming`, `binary`: the options of pgoutput with these names. `preview`: the read
-    leaves no trace: the slot must exist, the server is never told which changes are in a checkpoint, and it keeps the
-    snapshot of an initial snapshot only for seconds.
+    Args:
+        reader_name: the application name of connections that use the slot. All workers of a program have the same
+            one, and no other program has it.
+        streaming, binary: the options of pgoutput with these names.
+        preview: the read leaves no trace: the slot must exist, the server is never told which changes are in a
+            checkpoint, and it keeps the snapshot of an initial snapshot only for seconds.
     """
 
     dsn: str = field(repr=False)

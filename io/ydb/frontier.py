@@ -60,8 +60,9 @@ class Position(NamedTuple):
 class Waiting(NamedTuple):
     """A partition that waits until `unfinished` is empty.
 
-    `opening`: what its finished parents say about its position; None: nothing yet. `first`, `sought`: the offset where
-    it begins, if it existed when the read began; see `Position`.
+    Args:
+        opening: what its finished parents say about its position; None: nothing yet.
+        first, sought: the offset where it begins, if it existed when the read began; see `Position`.
     """
 
     unfinished: frozenset[int]

@@ -103,9 +103,10 @@ class Connection:
 class Settings(settings.Settings):
     """The common settings, and the settings of this source.
 
-    `consumer`: whose offsets are committed; empty: none. `delivery_seconds`: how long YDB may need to write a change
-    to the topic, for changefeeds without barriers. `snapshot`: initial or never; empty: the initial scan is read if the
-    changefeed has one.
+    Args:
+        consumer: whose offsets are committed; empty: none.
+        delivery_seconds: how long YDB may need to write a change to the topic, for changefeeds without barriers.
+        snapshot: initial or never; empty: the initial scan is read if the changefeed has one.
     """
 
     consumer: str = ""

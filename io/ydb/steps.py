@@ -61,9 +61,10 @@ class PendingStep(NamedTuple):
 class Rules:
     """The facts that are the same for all partitions of one read.
 
-    `skips_scan`: rows of the initial scan are not emitted. `scan_tx_id`: transaction id of the snapshot of the initial
-    scan; 0: there is no scan, or it is not known. `table_at`: returns the table as a `Position.schema` says, or as YDB
-    describes it now.
+    Args:
+        skips_scan: rows of the initial scan are not emitted.
+        scan_tx_id: transaction id of the snapshot of the initial scan; 0: there is no scan, or it is not known.
+        table_at: returns the table as a `Position.schema` says, or as YDB describes it now.
     """
 
     stream: ChangeStream

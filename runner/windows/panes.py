@@ -73,9 +73,13 @@ class Pane:
 class _Window:
     """The state of one window of one key, without its values.
 
-    `panes` counts the emitted panes, and `nonspeculative` the panes that were not early. `pending`: elements came
-    after the last pane. `closed`: the trigger has finished. `count`: how many values are stored. `shape`: the shape of
-    the trigger tree that made the trigger's state.
+    Args:
+        panes: how many panes were emitted.
+        nonspeculative: how many of them were not early.
+        pending: elements came after the last pane.
+        closed: the trigger has finished.
+        count: how many values are stored.
+        shape: the shape of the trigger tree that made the trigger's state.
     """
 
     trigger: TriggerState = field(default_factory=TriggerState)

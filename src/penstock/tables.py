@@ -23,8 +23,11 @@ _SHOWN = 12
 class SourceTable:
     """A table whose changes a source sends, with the columns that it sends now.
 
-    `schema`: empty if the source has none, or for Spanner's default one. `has_key`: whether its changes have a key.
-    `decimals`: the columns whose type is a decimal number that may be NaN (PostgreSQL's numeric, and arrays of it).
+    Args:
+        schema: empty if the source has none, or for Spanner's default one.
+        has_key: whether its changes have a key.
+        decimals: the columns whose type is a decimal number that may be NaN (PostgreSQL's numeric, and arrays of
+            it).
     """
 
     schema: str

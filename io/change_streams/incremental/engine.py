@@ -62,8 +62,11 @@ MAX_TOUCHED = 100_000
 class ChunkRequest(NamedTuple):
     """Rows of a table to read.
 
-    `cursor`: read the rows after it. `keys`: read the rows with these keys instead (repairs). `after`: versions that
-    the chunk must see. `number` identifies the request.
+    Args:
+        cursor: read the rows after it.
+        keys: read the rows with these keys instead (repairs).
+        after: versions that the chunk must see.
+        number: identifies the request.
     """
 
     number: int
@@ -329,8 +332,11 @@ class SnapshotEngine:
     ) -> list[Any]:
         """Note a change that is about to be emitted; return the rows to emit before it.
 
-        `keys`: the key before and after the change. `whole`: the change has all columns of the row, or removes it.
-        `name`: the new key, in the form of `TableScan.repairs`. `moved`: the row had another key.
+        Args:
+            keys: the key before and after the change.
+            whole: the change has all columns of the row, or removes it.
+            name: the new key, in the form of `TableScan.repairs`.
+            moved: the row had another key.
         """
         reading = self._tables.get(table)
         if reading is None:

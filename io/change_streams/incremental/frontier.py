@@ -29,8 +29,10 @@ from penstock.io.change_streams.incremental.progress import SnapshotProgress
 class Merged(NamedTuple):
     """A claim of a reader that merges chunks with the stream.
 
-    `step`: of the stream; None: rows only. `progress` and `hold`: after the claim. `reader` names the reader and its
-    bundle.
+    Args:
+        step: the step of the stream; None: rows only.
+        progress, hold: their values after the claim.
+        reader: names the reader and its bundle.
     """
 
     step: Any
@@ -54,9 +56,12 @@ class Renewed(NamedTuple):
 class IncrementalFrontier:
     """A change stream's frontier, and the snapshots that are read at the same time.
 
-    `progress` None: a dealt part without the snapshots. `hold`: nanoseconds. `reader` made the last `Merged` claim;
-    only a reader that knows all changes since its chunks were requested may continue with them. `lost`: a part has lost
-    its position; the next bundle that has the whole frontier begins again.
+    Args:
+        progress: the snapshots; None in a dealt part without them.
+        hold: the time at which the watermark is held, in nanoseconds.
+        reader: the reader that made the last `Merged` claim. Only a reader that knows all changes since its
+            chunks were requested may continue with them.
+        lost: a part has lost its position; the next bundle that has the whole frontier begins again.
     """
 
     stream: Any

@@ -44,8 +44,11 @@ class ScanStatus(StrEnum):
 class Notification:
     """One report.
 
-    `tables`: the tables of the snapshot that are not finished. `table`: the table that the report is about. `rows`: how
-    many of its rows were emitted. `problem`: what to do about a scan that did not succeed.
+    Args:
+        tables: the tables of the snapshot that are not finished.
+        table: the table that the report is about.
+        rows: how many of its rows were emitted.
+        problem: what to do about a scan that did not succeed.
     """
 
     type: NotificationType

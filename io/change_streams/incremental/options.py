@@ -19,10 +19,14 @@ INITIAL_REQUEST = "initial"
 class SnapshotOptions:
     """The choices of a user.
 
-    `snapshot`: never, initial or when_needed. `signal_table`: a table with the columns id, type, data.
-    `signal_file`: JSON lines. `signal_folder`: JSON files, one for each signal. `signal_kafka`: options of a Kafka
-    consumer, as pairs, with the topic as ``topic``. `chunk_rows`: rows; `parallel_tables`: tables that are read at
-    once.
+    Args:
+        snapshot: never, initial or when_needed.
+        signal_table: a table with the columns id, type, data.
+        signal_file: JSON lines.
+        signal_folder: JSON files, one for each signal.
+        signal_kafka: options of a Kafka consumer, as pairs, with the topic as ``topic``.
+        chunk_rows: rows.
+        parallel_tables: tables that are read at once.
     """
 
     snapshot: str = "never"

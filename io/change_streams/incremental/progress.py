@@ -45,10 +45,14 @@ Tables = Sequence[str] | Mapping[str, int]
 class TableScan:
     """A table that is not finished.
 
-    `cursor`: the last emitted row, in the form of the source; the empty text is the beginning. `rows`: how many rows
-    were emitted. `scanned`: all chunks were read. `repairs`: keys of rows, in the form of the source, that must be read
-    by their key: a change of them was emitted that lacks columns. The keys are in blocks: each change has a position
-    with all of them, and positions share their full blocks. `estimate`: about how many rows the table has; 0: unknown.
+    Args:
+        cursor: the last emitted row, in the form of the source; the empty text is the beginning.
+        rows: how many rows were emitted.
+        scanned: all chunks were read.
+        repairs: keys of rows, in the form of the source, that must be read by their key: a change of them was
+            emitted that lacks columns. The keys are in blocks: each change has a position with all of them, and
+            positions share their full blocks.
+        estimate: about how many rows the table has; 0: unknown.
     """
 
     table: str

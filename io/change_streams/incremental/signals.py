@@ -27,8 +27,10 @@ class SignalError(ValueError):
 class ExecuteSnapshot:
     """Read the tables that match one of `tables`.
 
-    `conditions`: pairs of a table pattern and an SQL condition that rows must satisfy. `surrogate_key`: columns to
-    order the chunks by, in place of the primary key. `chunk_rows`: rows in a chunk; 0: the source's default.
+    Args:
+        conditions: pairs of a table pattern and an SQL condition that rows must satisfy.
+        surrogate_key: columns to order the chunks by, in place of the primary key.
+        chunk_rows: rows in a chunk; 0: the source's default.
     """
 
     id: str

@@ -31,10 +31,13 @@ class Op(StrEnum):
 class Source(msgspec.Struct, frozen=True, array_like=True):
     """The origin of an event. A part that the system does not have is the empty string.
 
-    `system`: spanner, bigtable, postgresql, ydb. `server`: the part above the database, such as project and instance
-    (``my-project/main``) or the logical server name. `stream`: the change stream, publication or changefeed.
-    `capture`: the source's own name for which values it sends, such as NEW_ROW or FULL. `materialized`: the event
-    comes from `MaterializeRows`, so its images are whole rows with every `capture`.
+    Args:
+        system: spanner, bigtable, postgresql, ydb.
+        server: the part above the database, such as project and instance (``my-project/main``) or the logical
+            server name.
+        stream: the change stream, publication or changefeed.
+        capture: the source's own name for which values it sends, such as NEW_ROW or FULL.
+        materialized: the event comes from `MaterializeRows`, so its images are whole rows with every `capture`.
     """
 
     system: str
@@ -55,10 +58,15 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
 class Version(msgspec.Struct, frozen=True, array_like=True, order=True):
     """The position of a change in the order of its source. Versions of one source compare as tuples.
 
-    `order`: the commit timestamp in nanoseconds, or another number that grows with each commit (PostgreSQL: the LSN of
-    the commit). `transaction`: the transaction's id. `sequence`: the ordinal of the record in its transaction; texts of
-    one source have the same length. `index`: the ordinal of the row in its record. Two changes of one source never
-    have equal versions; in Bigtable, which has no transactions over rows, no two changes of one row.
+    Args:
+        order: the commit timestamp in nanoseconds, or another number that grows with each commit (PostgreSQL: the
+            LSN of the commit).
+        transaction: the transaction's id.
+        sequence: the ordinal of the record in its transaction; texts of one source have the same length.
+        index: the ordinal of the row in its record.
+
+    Two changes of one source never have equal versions; in Bigtable, which has no transactions over rows, no two
+    changes of one row.
     """
 
     order: int
