@@ -13,9 +13,9 @@ from penstock.batches import ElementBatch, is_batched, single
 from penstock.errors import UnwritableError
 from penstock.event.model import ChangeEvent, Image, Op
 from penstock.event.replica import replicable_key
+from penstock.io.columnar.row_refused import row_refused
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging import delivery_coders  # noqa: F401  registers the coder of RefusedEvent
-from penstock.io.staging.delivery import RowRefusedError
 from penstock.io.staging.refused import REFUSED, RefusedEvent
 
 TOGETHER = 1000
@@ -139,14 +139,3 @@ def unfit(events: list[ChangeEvent], mode: Mode = "log") -> str:
     except UnwritableError as error:  # names table and column, and shows no value
         return str(error)
     return ""
-
-
-def row_refused(event: ChangeEvent, target: str, reason: str) -> RowRefusedError:
-    """Return the error for an event that a target of files or tables can never hold."""
-    table = event.source.qualified_table
-    return RowRefusedError(
-        f"{target} cannot hold the {event.op} of a row of {table or event.source.system} at position {event.id}: "
-        f"{reason}. Nothing of its epoch was written. Leave the table out (without_tables={table}) or the column "
-        "(without_columns); or give the sink an error output (with_exception_handling), and it continues without the "
-        "row. Then start the pipeline again"
-    )

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Literal, get_args
 from penstock.errors import UsageError
 from penstock.event.model import ChangeEvent, Source, TableSchema
 from penstock.event.schema_changes import merged_schema
-from penstock.io.columnar.check import row_refused
 from penstock.io.columnar.parquet import events_of
+from penstock.io.columnar.row_refused import row_refused
 from penstock.io.staging.blocks import RecordBlock
 
 Images = Literal["json", "struct"]

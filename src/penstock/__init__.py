@@ -10,6 +10,7 @@
 | `io.files`, `io.delta`, `io.iceberg`, `io.kafka`, `io.pubsub`, `io.bigquery`, `io.sql`, `io.spark` | sinks |
 | `event`, `transforms` | the event that all sources share; filters, masks, formats |
 | `runner` | `PySparkRunner`, its options and its result |
+| `spark` | change streams as Spark data sources, without Beam |
 | `publish`, `preflight`, `errors` | steps after a commit, checks before a start, all errors |
 | `pipelines`, `templates` | the pipelines of the command line |
 | `io.staging` | parts of sinks, for new ones |

@@ -109,6 +109,11 @@ class RowReader:
         self.resume_token = b""
         """With this token the service continues after the last message that was fed."""
 
+    @property
+    def columns(self) -> tuple[ColumnType, ...]:
+        """The columns as change records describe them; empty before the first message."""
+        return self._columns
+
     def feed(self, message: bytes) -> list[Rows]:
         """Return the rows that are complete with this encoded PartialResultSet, at most `MAX_ROWS` together.
 

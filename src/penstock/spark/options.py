@@ -1,0 +1,113 @@
+"""Options of a Spark data source, which are all texts, as the options of a Beam source. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, TypeVar, get_origin
+
+from penstock.errors import UsageError
+from penstock.options import EMPTY, Accepts, Argument, Options, arguments_of, options
+from penstock.secrets import read_references
+from penstock.suggestions import did_you_mean
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+_TRUTH = {"true": True, "false": False}
+
+
+@options
+class SliceOptions(Options):
+    """The options that every data source has besides the options of its stream."""
+
+    table: Annotated[str | None, Accepts(example="Orders")] = None
+    """Table whose changes are read, with a column for each of its columns, and ``_change_type``, ``_commit_version``
+    and ``_commit_timestamp``. Default: all tables of the stream, one layout for all: ``op``, ``timestamp``, ``key``,
+    ``before``, ``after``, ``metadata``."""
+    max_tasks: Annotated[int, Accepts(minimum=1, maximum=10_000)] = 16
+    """The most tasks in which one batch is read."""
+    max_slice_seconds: Annotated[float | None, Accepts(minimum=0.1, maximum=604_800)] = None
+    """The most time of the stream, in seconds, that one batch covers, so that a backlog is read in several batches.
+    Default: up to now. Needs Spark 4.2 or newer."""
+
+
+def read_options(
+    kind: type[OptionsT], given: Mapping[str, str], *, name: str, left_out: Collection[str] = ()
+) -> OptionsT:
+    """Return the options `kind` from the texts of a data source.
+
+    Names are compared without case, as Spark does. A list is a JSON array, or texts separated by commas. References to
+    secrets (``${env:NAME}``, ``${file:/path}``) are read here, so a plan has the references only. `name` of the data
+    source and `left_out`, options that it does not have, are for messages.
+
+    Raises:
+        UsageError: an option is unknown, missing or malformed. The message shows no value of an option that has a
+            reference.
+    """
+    arguments = {each: known for each, known in arguments_of(kind).items() if each not in left_out}
+    texts = {key.lower(): text for key, text in given.items()}
+    for key in texts:
+        if key in left_out:
+            raise UsageError(f"{name} has no option {key}: {_WHY.get(key, 'only the Beam source has it')}")
+        if key not in arguments:
+            raise UsageError(
+                f"{name} has no option {key!r}{did_you_mean(key, arguments)}. It has {', '.join(sorted(arguments))}"
+            )
+    missing = [each for each, known in arguments.items() if known.default is EMPTY and each not in texts]
+    if missing:
+        raise UsageError(f"{name} needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
+    return kind(**{key: _value(arguments[key], text) for key, text in texts.items()})
+
+
+_WHY = {
+    "credentials": "options are texts. Executors find application default credentials themselves",
+    "maxrowspertrigger": "a change stream does not say how many changes it has. Pass max_slice_seconds",
+    "maxbytespertrigger": "a change stream does not say how many changes it has. Pass max_slice_seconds",
+    "snapshot": "read the rows of the tables with Spark or with the Beam source, then the changes from that time on",
+}
+REFUSED = frozenset(("maxrowspertrigger", "maxbytespertrigger"))
+"""Options of other data sources that users look for here."""
+
+
+def _value(argument: Argument, text: str) -> Any:
+    """Return the value of an option; ranges are checked where the Beam source checks them."""
+    shown = f"{argument.name}={text!r}" if "${" not in text else argument.name
+    text = read_references(text)
+    if argument.type is bool:
+        if text.lower() not in _TRUTH:
+            raise UsageError(f"{shown} is not true or false")
+        return _TRUTH[text.lower()]
+    if argument.type in (int, float):
+        try:
+            value = argument.type(text)
+        except ValueError:
+            raise UsageError(f"{shown} is not a {'whole ' * (argument.type is int)}number") from None
+        _check_range(argument, value)
+        return value
+    if argument.type is datetime:
+        return text
+    if get_origin(argument.type) is not None and issubclass(get_origin(argument.type), Sequence):
+        return _texts(shown, text)
+    if argument.choices and text not in argument.choices:
+        raise UsageError(f"{shown} is not one of {', '.join(map(str, argument.choices))}")
+    return text
+
+
+def _check_range(argument: Argument, value: float) -> None:
+    lowest, highest = argument.accepts.minimum, argument.accepts.maximum
+    if (lowest is not None and not value >= lowest) or (highest is not None and not value <= highest):
+        raise UsageError(
+            f"{argument.name}={value!r} is out of range: pass a number from {lowest:,} to {highest:,}"
+        )
+
+
+def _texts(shown: str, text: str) -> list[str]:
+    if not text.lstrip().startswith("["):
+        return [each.strip() for each in text.split(",") if each.strip()]
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise UsageError(f"{shown} is not a JSON array of texts")
+    return found

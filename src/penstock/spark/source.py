@@ -1,0 +1,179 @@
+"""What the data sources share: readers of PySpark over the slices of a source.
+
+A source gives a `SlicedStream`: where it is now, the parts of a slice, the events of a part. Spark's checkpoint has the
+offsets; a batch that Spark repeats is the same slice, so it has equal rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Protocol
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+
+from penstock.errors import SetupError
+from penstock.event.model import ChangeEvent, TableSchema
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # Spark 4.0 and 4.1: availableNow is one batch
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands in for a class that this Spark does not have."""
+
+
+Offset = dict[str, Any]
+"""A position between two slices, as Spark stores it: texts, integers and further mappings."""
+
+
+class SlicedStream(Protocol):
+    """A change stream that is read in slices. Picklable."""
+
+    def columns(self) -> TableSchema | None:
+        """Return the columns of the chosen table; None if there is none. It asks the service."""
+
+    def first(self) -> Offset:
+        """Return the offset at which a new query begins."""
+
+    def latest(self, start: Offset | None) -> Offset:
+        """Return the offset at which a slice from `start` ends, if it begins now. None: the start is not known."""
+
+    def last(self) -> Offset:
+        """Return the offset that all changes of now are before, or the end of the stream if that comes first."""
+
+    def earlier(self, one: Offset, other: Offset) -> Offset:
+        """Return the offset that comes first."""
+
+    def parts(self, start: Offset, end: Offset) -> Sequence[Any]:
+        """Return the parts of the slice between two offsets; equal ones for equal offsets."""
+
+    def read(self, part: Any) -> Iterator[Sequence[ChangeEvent]]:
+        """Yield the events of a part."""
+
+    def commit(self, end: Offset) -> None:
+        """Tell the service, if it wants to know, that everything before `end` was processed and is not read again."""
+
+    def bounds(self) -> tuple[Offset, Offset]:
+        """Return the start and the end of a batch query.
+
+        Raises:
+            UsageError: the options do not say where it begins.
+        """
+
+
+class Part(InputPartition):
+    """One part of a slice."""
+
+
+class PenstockDataSource(DataSource):
+    """The base of the data sources. Subclasses say how options become a stream."""
+
+    format: ClassVar[str]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format(…)`."""
+        return cls.format
+
+    def stream(self) -> SlicedStream:
+        """Return the stream that the options describe.
+
+        Raises:
+            UsageError: an option is unknown, missing or malformed.
+        """
+        raise NotImplementedError
+
+    def schema(self) -> Any:
+        """Return the schema of the rows. With a table, the service is asked for its columns."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from penstock.io.spark.rows import json_schema
+        from penstock.spark.rows import change_feed_schema
+
+        columns = self.stream().columns()
+        table = self.options.get("table", "")
+        return from_arrow_schema(json_schema() if columns is None else change_feed_schema(columns, table))
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """Return the reader of a closed slice."""
+        return _BatchReader(self.stream(), schema)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        """Return the reader of one slice after another."""
+        return _StreamReader(self.stream(), schema)
+
+
+def _arrow_batches(stream: SlicedStream, schema: Any, part: Any) -> Iterator[Any]:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from penstock.spark.rows import batches
+
+    # As Spark compares it: see `records_to_arrow_batches` in pyspark/sql/worker/plan_data_source_read.py.
+    return batches(stream.read(part), to_arrow_schema(schema, timezone="UTC"))
+
+
+class _BatchReader(DataSourceReader):
+    def __init__(self, stream: SlicedStream, schema: Any) -> None:
+        self._stream, self._schema = stream, schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        # Spark takes an empty list for one partition without a value.
+        return [Part(each) for each in self._stream.parts(*self._stream.bounds())] or [Part(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if partition.value is None:
+            return iter(())
+        return _arrow_batches(self._stream, self._schema, partition.value)
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are planned on the driver; `read` runs on executors and knows its part only."""
+
+    def __init__(self, stream: SlicedStream, schema: Any) -> None:
+        self._stream, self._schema = stream, schema
+        self._target: Offset | None = None
+
+    def initialOffset(self) -> Offset:
+        return self._stream.first()
+
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
+        """Return where the next batch ends. Spark 4.0 and 4.1 pass no arguments."""
+        end = self._stream.latest(start)
+        if self._target is not None:
+            end = self._stream.earlier(end, self._target)
+        # A clock that was set back, or a target of a query that was behind: never before the start.
+        return end if start is None or self._stream.earlier(start, end) == start else start
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._stream.last()
+
+    def reportLatestOffset(self) -> Offset:
+        return self._stream.last()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        return [Part(each) for each in self._stream.parts(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return _arrow_batches(self._stream, self._schema, partition.value)
+
+    def commit(self, end: Offset) -> None:
+        self._stream.commit(end)
+
+
+def require_same_stream(offset: Offset, identity: str, name: str) -> None:
+    """Reject the checkpoint of another stream.
+
+    Raises:
+        SetupError: the offset has another identity.
+    """
+    found = offset.get("stream")
+    if found != identity:
+        raise SetupError(
+            f"the checkpoint of the query belongs to the {found}, but {name} reads the {identity}. Change the options "
+            "to continue from the checkpoint, or pass another checkpointLocation to read the other one"
+        )
