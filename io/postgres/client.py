@@ -200,14 +200,22 @@ class Client:
         return plugin_options(self._stream.publication, self._connection, two_phase=two_phase)
 
     @contextmanager
-    def pull(self, most: int, *, two_phase: bool = False) -> Iterator[Iterator[Arrived]]:
-        """Yield the changes after the slot's confirmed position: at least `most`, to the end of a transaction."""
+    def pull(
+        self, most: int, *, two_phase: bool = False, end: int | None = None
+    ) -> Iterator[Iterator[Arrived]]:
+        """Yield the changes after the slot's confirmed position: at least `most`, to the end of a transaction.
+
+        `end`: the server stops after the first transaction that ends at or after this position.
+        """
         options = [word for pair in self.plugin_options(two_phase=two_phase).items() for word in pair]
         query = sql.SQL(
-            "copy (select lsn, data from pg_logical_slot_peek_binary_changes({}, null, {}, {})) to stdout "
+            "copy (select lsn, data from pg_logical_slot_peek_binary_changes({}, {}, {}, {})) to stdout "
             "(format binary)"
         ).format(
-            sql.Literal(self._stream.slot), sql.Literal(most), sql.SQL(", ").join(map(sql.Literal, options))
+            sql.Literal(self._stream.slot),
+            sql.Literal(None if end is None else format_lsn(end)),
+            sql.Literal(most),
+            sql.SQL(", ").join(map(sql.Literal, options)),
         )
         # COPY, because libpq keeps the result of a query in memory until it is complete. Peek and not get: the slot
         # moves only when a checkpoint has the position (`advance`).

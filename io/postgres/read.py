@@ -24,7 +24,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,7 +39,6 @@ from penstock.errors import (
     UnavailableError,
     UsageError,
 )
-from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
@@ -57,6 +55,7 @@ from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChang
 from penstock.io.change_streams.settings import Limits
 from penstock.io.postgres import coder
 from penstock.io.postgres.metrics import PostgresMetrics
+from penstock.io.postgres.names import checked_slot, database_of
 from penstock.io.postgres.options import PostgresStreamOptions
 from penstock.io.postgres.pool import StreamPool
 from penstock.io.postgres.position import NO_SNAPSHOTS, Position
@@ -287,9 +286,9 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
 
     def __post_init__(self) -> None:
         stream = ChangeStream(
-            _database(named("dsn", self.dsn)),
+            database_of(named("dsn", self.dsn)),
             named("publication", self.publication),
-            _slot(named("slot", self.slot)),
+            checked_slot(named("slot", self.slot)),
             *period(0 if self.start is None else self.start, self.end, ahead_seconds=600),
             _further(self.slot, self.publication, self.further_slots),
         )
@@ -405,14 +404,6 @@ def _weakest(identities: set[str]) -> str:
     return "FULL" if identities <= {"f"} else "DEFAULT"
 
 
-def _slot(name: str) -> str:
-    if len(name) > 63 or not set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_"):
-        raise UsageError(
-            f"slot must consist of lower-case letters, digits and underscores, at most 63 of them, not {name!r}"
-        )
-    return name
-
-
 def _further(slot: str, publication: str, further: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return the other slots with their publications, sorted, so that the order of the argument means nothing."""
     if slot in further:
@@ -426,26 +417,9 @@ def _further(slot: str, publication: str, further: Mapping[str, str]) -> tuple[t
                     "would come twice. Give each slot publications of its own"
                 )
             of_publication[each] = name
-    return tuple(sorted((_slot(named("further_slots", name)), names) for name, names in further.items()))
-
-
-def _database(dsn: str) -> str:
-    """Return the name of the database, which is part of the stream's identity; host and user may change."""
-    with extra_packages("postgres"):
-        from psycopg import ProgrammingError
-        from psycopg.conninfo import conninfo_to_dict
-
-    try:
-        parts = conninfo_to_dict(dsn)
-    except ProgrammingError:
-        # libpq repeats a part of the text in its message, which may be the password.
-        raise UsageError(
-            "dsn is not a connection string of libpq, such as host=db.example.org dbname=shop user=penstock"
-        ) from None
-    name = parts.get("dbname") or os.environ.get("PGDATABASE") or parts.get("user")
-    if not name:
-        raise UsageError("dsn names no database: add dbname=…")
-    return str(name)
+    return tuple(
+        sorted((checked_slot(named("further_slots", name)), names) for name, names in further.items())
+    )
 
 
 def wanted(tables: Sequence[str], start: int) -> Callable[[LogRecord], bool]:

@@ -7,7 +7,8 @@ import os
 from penstock.errors import UsageError
 from penstock.extras import require_extra
 from penstock.io.columnar.write_checked import WriteCheckedRows
-from penstock.io.spark.rows import TARGET, Images, SparkRows
+from penstock.io.spark.json_rows import TARGET
+from penstock.io.spark.rows import Images, SparkRows
 from penstock.io.spark.target import ForEachEpoch, SparkFunctionTarget
 from penstock.io.staging.publish_epochs import PublishEpochs
 

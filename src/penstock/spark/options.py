@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, TypeVar, get_origin
@@ -32,13 +33,19 @@ class SliceOptions(Options):
 
 
 def read_options(
-    kind: type[OptionsT], given: Mapping[str, str], *, name: str, left_out: Collection[str] = ()
+    kind: type[OptionsT],
+    given: Mapping[str, str],
+    *,
+    name: str,
+    left_out: Collection[str] = (),
+    secrets: Collection[str] = (),
 ) -> OptionsT:
     """Return the options `kind` from the texts of a data source.
 
     Names are compared without case, as Spark does. A list is a JSON array, or texts separated by commas. References to
     secrets (``${env:NAME}``, ``${file:/path}``) are read here, so a plan has the references only. `name` of the data
-    source and `left_out`, options that it does not have, are for messages.
+    source and `left_out`, options that it does not have, are for messages. `secrets`: options that must not have a
+    password in plain text, because Spark shows options in plans.
 
     Raises:
         UsageError: an option is unknown, missing or malformed. The message shows no value of an option that has a
@@ -51,15 +58,30 @@ def read_options(
             raise UsageError(f"{name} has no option {key}: {_WHY.get(key, 'only the Beam source has it')}")
         if key not in arguments:
             raise UsageError(
-                f"{name} has no option {key!r}{did_you_mean(key, arguments)}. It has {', '.join(sorted(arguments))}"
+                f"{name} has no option {key!r} (it has {', '.join(sorted(arguments))}){did_you_mean(key, arguments)}"
             )
     missing = [each for each, known in arguments.items() if known.default is EMPTY and each not in texts]
     if missing:
         raise UsageError(f"{name} needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
+    for key in set(secrets) & texts.keys():
+        if has_password(texts[key]):
+            raise UsageError(
+                f"{name}: {key} has a password, and Spark shows options in plans: write password=${{file:/path}} or "
+                f"password=${{env:NAME}}, or pass the whole {key} as such a reference, which the driver reads"
+            )
     return kind(**{key: _value(arguments[key], text) for key, text in texts.items()})
 
 
+def has_password(dsn: str) -> bool:
+    """Return whether a connection string of libpq has a password that is no reference."""
+    rest = re.sub(r"\$\{\w+:[^}]*\}", "", dsn)
+    in_uri = re.match(r"\w+://[^/@:]*:([^/@]*)@", rest)
+    found = re.findall(r"(?:^|[\s?&])password\s*=\s*('[^']*'|[^\s&]*)", rest)
+    return bool(in_uri and in_uri[1]) or any(each.strip("'") for each in found)
+
+
 _WHY = {
+    "end": "a position of the log has no time before it was read. Stop the query, or use availableNow",
     "credentials": "options are texts. Executors find application default credentials themselves",
     "maxrowspertrigger": "a change stream does not say how many changes it has. Pass max_slice_seconds",
     "maxbytespertrigger": "a change stream does not say how many changes it has. Pass max_slice_seconds",

@@ -8,7 +8,7 @@ from penstock.errors import UsageError
 
 
 def register(spark: Any) -> None:
-    """Register `penstock-spanner` with a session, classic or Connect. It may be called again.
+    """Register `penstock-spanner` and `penstock-postgres` with a session, classic or Connect. It may be called again.
 
     The driver and the executors import Penstock, so it must be installed on all of them.
 
@@ -22,7 +22,8 @@ def register(spark: Any) -> None:
             "Python data sources need PySpark 4.0 or newer: install it, or write the changes with "
             "penstock.io.spark.WriteToSpark"
         ) from None
+    from penstock.spark.postgres import PostgresDataSource
     from penstock.spark.spanner import SpannerDataSource
 
-    for source in (SpannerDataSource,):
+    for source in (SpannerDataSource, PostgresDataSource):
         spark.dataSource.register(source)

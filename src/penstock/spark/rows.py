@@ -1,6 +1,6 @@
 """Events as Arrow batches of a data source. Pure but for pyarrow.
 
-Two layouts. Without a table: the rows of `WriteToSpark`, with images as JSON (`penstock.io.spark.rows`). With one, the
+Two layouts. Without a table: the rows of `WriteToSpark`, with images as JSON. With one, the
 layout of Spark's `changes()` and of Delta's change data feed:
 
 | column | content |
@@ -27,7 +27,7 @@ from penstock.event.model import ChangeEvent, Image, Op, TableSchema
 from penstock.event.plain_types import plain_images, plain_schema
 from penstock.event.replica import encode_version
 from penstock.io.columnar.arrow_rows import columns_of_arrow
-from penstock.io.spark.rows import json_rows
+from penstock.io.spark.json_rows import json_rows
 
 BATCH_EVENTS = 5_000
 """The most events in one Arrow batch."""

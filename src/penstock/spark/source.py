@@ -92,7 +92,7 @@ class PenstockDataSource(DataSource):
         """Return the schema of the rows. With a table, the service is asked for its columns."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from penstock.io.spark.rows import json_schema
+        from penstock.io.spark.json_rows import json_schema
         from penstock.spark.rows import change_feed_schema
 
         columns = self.stream().columns()

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import UsageError
+from penstock.spark.options import has_password
+from penstock.spark.postgres import PostgresDataSource
 from penstock.spark.spanner import SpannerDataSource, SpannerSlices
 
 GIVEN = {"project": "my-project", "instance": "main", "database": "shop", "change_stream": "S"}
@@ -44,7 +46,7 @@ def test_names_are_compared_without_case() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tabel": "Orders"}, "no option 'tabel'; did you mean 'table'"),
+        ({"tabel": "Orders"}, "no option 'tabel' .*; did you mean 'table'"),
         ({"max_tasks": "many"}, "max_tasks='many' is not a whole number"),
         ({"max_tasks": "0"}, "max_tasks=0 is out of range: pass a number from 1 to 10,000"),
         ({"plain_text": "maybe"}, "plain_text='maybe' is not true or false"),
@@ -91,3 +93,37 @@ def test_every_option_of_the_beam_source_is_one_here_or_is_left_out_by_name() ->
     own: Any = here - beam
     assert own == {"table", "max_tasks", "max_slice_seconds"}
     assert _LEFT_OUT - {"maxrowspertrigger", "maxbytespertrigger"} <= beam
+
+
+@pytest.mark.parametrize(
+    ("dsn", "is_plain"),
+    [
+        ("host=db dbname=shop password=hunter2", True),
+        ("host=db dbname=shop password = 'hun ter2'", True),
+        ("postgresql://me:hunter2@db/shop", True),
+        ("postgresql://me@db/shop?password=hunter2", True),
+        ("host=db dbname=shop password=${file:/run/secrets/shop}", False),
+        ("postgresql://me:${env:SHOP_PASSWORD}@db/shop", False),
+        ("host=db dbname=shop user=me", False),
+        ("${env:SHOP_DSN}", False),
+    ],
+)
+def test_a_password_in_plain_text_is_refused_because_spark_shows_options(dsn: str, is_plain: bool) -> None:
+    assert has_password(dsn) is is_plain
+
+
+def test_the_refusal_of_a_password_does_not_show_it() -> None:
+    given = {"dsn": "host=db dbname=shop password=hunter2", "publication": "p", "slot": "s"}
+    with pytest.raises(UsageError, match="dsn has a password, and Spark shows options in plans") as error:
+        PostgresDataSource(given).stream()
+    assert "hunter2" not in str(error.value)
+
+
+def test_options_of_postgres_are_checked_before_a_connection_is_made() -> None:
+    given = {"dsn": "dbname=shop", "publication": "p", "slot": "s"}
+    with pytest.raises(UsageError, match=r"'orders' has no schema; write public\.orders"):
+        PostgresDataSource({**given, "table": "orders"}).stream()
+    with pytest.raises(UsageError, match="no option end: "):
+        PostgresDataSource({**given, "end": "2026-01-31T00:00:00Z"}).stream()
+    with pytest.raises(UsageError, match="slot must consist of lower-case letters"):
+        PostgresDataSource({**given, "slot": "S"}).stream()

@@ -108,8 +108,8 @@ def test_a_batch_query_needs_a_start_and_ends_now() -> None:
 
 def test_importing_the_data_sources_imports_no_beam_and_no_client() -> None:
     program = (
-        "import sys, penstock.spark, penstock.spark.registration, penstock.spark.spanner\n"
-        "print(*{name.partition('.')[0] for name in sys.modules} & {'apache_beam', 'grpc', 'pyspark'})"
+        "import sys, penstock.spark, penstock.spark.registration, penstock.spark.spanner, penstock.spark.postgres\n"
+        "print(*{name.partition('.')[0] for name in sys.modules} & {'apache_beam', 'grpc', 'psycopg', 'pyspark'})"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["pyspark"]

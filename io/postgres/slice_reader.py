@@ -1,0 +1,162 @@
+"""Reads closed slices of a slot's log with ordinary queries: where they can end, and their records.
+
+The rules are in `slice`. The slot is peeked, and moves only when a slice was processed (`commit`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.errors import PositionLostError, SetupError, UnavailableError
+from penstock.extras import extra_packages
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.status import UnreachableError
+from penstock.io.postgres.preflight import SLOT, Slot, check_slot, check_source, source_tables
+from penstock.io.postgres.record import LogRecord, Table, format_lsn
+from penstock.io.postgres.slice import LogSlice, records_of
+from penstock.io.postgres.source import ChangeStream, Connection
+from penstock.io.postgres.transactions import TransactionReader
+from penstock.suggestions import did_you_mean
+from penstock.tables import matches_table
+
+if TYPE_CHECKING:
+    from penstock.io.postgres.client import Client
+
+Answer = TypeVar("Answer")
+_WHOLE_LOG = (1 << 31) - 1
+"""More changes than a query may ask for: the position ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceReader:
+    """One slot, the connection to its server, and patterns of the tables that are read. Picklable."""
+
+    stream: ChangeStream
+    connection: Connection
+    unavailable_seconds: float
+    tables: tuple[str, ...] = ("*",)
+
+    def check(self) -> Slot:
+        """Return the slot, after the checks that the Beam source makes.
+
+        Raises:
+            SetupError: the slot or a publication does not exist, or cannot be read in slices.
+            PositionLostError: the server has removed log that the slot needs.
+            UnavailableError: the server did not answer for `unavailable_seconds`.
+        """
+
+        def ask(client: Client) -> Slot:
+            slot = check_source(self.stream, client.rows, create_slot=False)
+            assert slot is not None  # without create_slot, a slot that does not exist is an error
+            return self._readable(slot)
+
+        return self._ask(ask)
+
+    def _readable(self, slot: Slot) -> Slot:
+        if slot.two_phase:
+            raise SetupError(
+                f"{self.stream}: the slot was created with two_phase, and a transaction may be prepared in one slice "
+                "and committed in another. Create a slot without it, or read this one with "
+                "ReadFromPostgresChangeStream"
+            )
+        return slot
+
+    def now(self) -> int:
+        """Return the end of the server's log."""
+        return self._ask(lambda client: client.now().lsn)
+
+    def check_position(self, start: int) -> None:
+        """Check that the slot still has the log from a position on.
+
+        Raises:
+            PositionLostError: it does not.
+        """
+        slot = self._ask(lambda client: check_slot(self.stream, client.rows(SLOT, (self.stream.slot,))))
+        if self._readable(slot).confirmed_lsn > start:
+            raise PositionLostError(
+                f"{self.stream}: the slot has moved on to {format_lsn(slot.confirmed_lsn)}, and the query needs the "
+                f"log from {format_lsn(start)}. The slot was dropped and created again, or another consumer uses it. "
+                "The changes between are lost: read the tables again, and start with a slot of its own and a new "
+                "checkpointLocation"
+            )
+
+    def read(self, part: LogSlice) -> Iterator[LogRecord]:
+        """Yield the records of a slice.
+
+        Until the first record, a server that does not answer, or a slot that another task holds, is asked again.
+
+        Raises:
+            ChangeStreamError: the server refused it; the message says what to do.
+            UnavailableError: the server did not answer for `unavailable_seconds`, or the connection broke after the
+                first record. The task that reads may be tried again.
+        """
+        backoff = Backoff("PostgreSQL", UnavailableError)
+        while True:
+            has_records = False
+            try:
+                for record in self._read_once(part):
+                    has_records = True
+                    yield record
+                return
+            except UnreachableError as error:
+                if has_records:
+                    raise UnavailableError(f"{self.stream}: {error}") from error
+                backoff.failed(str(error), self.unavailable_seconds)
+                time.sleep(backoff.remaining_pause())
+
+    def _read_once(self, part: LogSlice) -> Iterator[LogRecord]:
+        self.check_position(part.start)
+        with self._client() as client, self._client() as copying:
+            client.take_slot()
+            reader = TransactionReader(client.describe_table, client.near_transaction_id(), 0)
+            with copying.pull(_WHOLE_LOG, end=part.end) as messages:
+                for record in records_of(part, messages, reader):
+                    if record.table is None or self._reads(record.table):
+                        yield record
+
+    def _reads(self, table: Table) -> bool:
+        return matches_table(self.tables, table.schema, table.name)
+
+    def commit(self, end: int) -> None:
+        """Let the server remove its log before a position. The slot is never moved back."""
+        self._ask(lambda client: client.advance(end))
+
+    def columns(self, table: str) -> Table:
+        """Return a published table as it is now; `table` is ``schema.name``.
+
+        Raises:
+            SetupError: no publication has it.
+        """
+        from penstock.io.postgres.incremental import chunks
+
+        def ask(client: Client) -> Table:
+            schema, _, name = table.partition(".")
+            state = client.rows(
+                chunks.STATE,
+                {"publications": list(self.stream.publications), "schema": schema, "table": name},
+            )
+            if not state:
+                known = [str(each) for each in source_tables(self.stream, client.rows)]
+                raise SetupError(
+                    f"{self.stream}: the publication has no table {table!r}{did_you_mean(table, known)}; it has "
+                    f"{', '.join(known) or 'none'}. Write the name with its schema, such as public.orders"
+                )
+            ((_, oid, identity, _, _, lists, _),) = state
+            published = chunks.published_columns(client.rows(chunks.COLUMNS, (oid,)), lists)
+            return client.describe_table(chunks.relation_of(oid, schema, name, identity, published), {})
+
+        return self._ask(ask)
+
+    def _client(self) -> Client:
+        with extra_packages("postgres"):
+            from penstock.io.postgres.client import Client
+
+        return Client(self.stream, self.connection, application=self.connection.reader_name)
+
+    def _ask(self, question: Callable[[Client], Answer]) -> Answer:
+        with self._client() as client:
+            backoff = Backoff("PostgreSQL", UnavailableError)
+            return backoff.ask(lambda: question(client), self.unavailable_seconds)

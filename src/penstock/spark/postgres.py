@@ -1,0 +1,158 @@
+"""The data source `penstock-postgres`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import uuid4
+
+import msgspec
+
+from penstock.errors import UsageError
+from penstock.event.model import ChangeEvent, TableSchema
+from penstock.io.change_streams.arguments import in_range, named
+from penstock.io.postgres.events import EventConverter, table_schema
+from penstock.io.postgres.names import checked_slot, database_of
+from penstock.io.postgres.options import PostgresStreamOptions
+from penstock.io.postgres.record import format_lsn, parse_lsn
+from penstock.io.postgres.slice import LogSlice
+from penstock.io.postgres.slice_reader import SliceReader
+from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection
+from penstock.options import options
+from penstock.spark.options import REFUSED, SliceOptions, read_options
+from penstock.spark.source import Offset, PenstockDataSource, require_same_stream
+from penstock.timestamps import nanoseconds
+
+FORMAT = "penstock-postgres"
+_LEFT_OUT = (
+    {
+        "end",
+        "further_slots",
+        "create_slot",
+        "protocol",
+        "streaming",
+        "binary",
+        "heartbeat_seconds",
+        "snapshot",
+    }
+    | {"buffer_bytes", "idle_stream_seconds", "max_tasks", "max_slice_seconds"}
+    | {"signal_file", "signal_folder", "signal_kafka", "signal_table", "chunk_rows", "parallel_tables"}
+    | REFUSED
+)
+
+
+@options
+class PostgresSourceOptions(SliceOptions, PostgresStreamOptions):
+    """The options of `penstock-postgres`: those of `ReadFromPostgresChangeStream` that a slice has, and `table`."""
+
+
+class PostgresDataSource(PenstockDataSource):
+    """Changes of a PostgreSQL slot, in closed slices of its log.
+
+    - **Order**: the order of the log. A batch is one task, because a slot has one reader.
+    - **After a crash**: Spark repeats the last batch; its rows are equal. The slot moves when the next batch begins.
+    - **State**: one position in Spark's checkpoint. The server keeps its log since the slot's position.
+    """
+
+    format: ClassVar[str] = FORMAT
+
+    def stream(self) -> PostgresSlices:
+        """Return the stream that the options describe; see the base class."""
+        return slices_of(
+            read_options(
+                PostgresSourceOptions, self.options, name=self.format, left_out=_LEFT_OUT, secrets=("dsn",)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSlices:
+    """See `penstock.spark.source.SlicedStream`. `start`: changes of transactions before it are left out; nanoseconds.
+
+    An offset is the stream, the system identifier of the server, and a position of the log.
+    """
+
+    reader: SliceReader
+    table: str | None
+    start: int
+
+    @property
+    def _identity(self) -> str:
+        return str(self.reader.stream)
+
+    def _offset(self, lsn: int) -> Offset:
+        return {"stream": self._identity, "lsn": format_lsn(lsn)}
+
+    def _lsn(self, offset: Offset) -> int:
+        require_same_stream(offset, self._identity, FORMAT)
+        return parse_lsn(offset["lsn"])
+
+    def columns(self) -> TableSchema | None:
+        self.reader.check()
+        return None if self.table is None else table_schema(self.reader.columns(self.table))
+
+    def first(self) -> Offset:
+        return self._offset(self.reader.check().confirmed_lsn)
+
+    def last(self) -> Offset:
+        return self._offset(self.reader.now())
+
+    def latest(self, start: Offset | None) -> Offset:
+        return self.last()
+
+    def earlier(self, one: Offset, other: Offset) -> Offset:
+        return min(one, other, key=self._lsn)
+
+    def parts(self, start: Offset, end: Offset) -> Sequence[LogSlice]:
+        part = LogSlice(self._lsn(start), self._lsn(end))
+        if part.start >= part.end:
+            return []
+        self.reader.check_position(part.start)
+        return [part]
+
+    def read(self, part: LogSlice) -> Iterator[Sequence[ChangeEvent]]:
+        stream = self.reader.stream
+        convert = EventConverter("", stream.database, stream.publication)
+        for record in self.reader.read(part):
+            if record.transaction is not None and record.transaction.commit_timestamp < self.start:
+                continue
+            if self.table is None or (record.table is not None and str(record.table) == self.table):
+                yield [_with_own_time(event) for event in convert(record)]
+
+    def commit(self, end: Offset) -> None:
+        self.reader.commit(self._lsn(end))
+
+    def bounds(self) -> tuple[Offset, Offset]:
+        return self.first(), self.last()
+
+
+def _with_own_time(event: ChangeEvent) -> ChangeEvent:
+    """Return the event with the time of its own commit: one that never falls would depend on where a slice begins."""
+    committed = event.transaction.committed if event.transaction is not None else None
+    if event.transaction is None or committed is None:
+        return event
+    transaction = msgspec.structs.replace(event.transaction, committed=None)
+    return msgspec.structs.replace(event, timestamp=committed, transaction=transaction)
+
+
+def slices_of(options: PostgresSourceOptions) -> PostgresSlices:
+    """Return the stream that options describe.
+
+    Raises:
+        UsageError: an option is malformed or out of range.
+    """
+    if options.table is not None and "." not in options.table:
+        raise UsageError(f"table: {options.table!r} has no schema; write public.{options.table}")
+    if options.table is not None and options.tables:
+        raise UsageError("table and tables are both given: pass table for one table, with its columns")
+    stream = ChangeStream(
+        database_of(named("dsn", options.dsn)), options.publication, checked_slot(options.slot), 0, None
+    )
+    connection = Connection(
+        dsn=options.dsn, protocol="pull", reader_name=f"penstock-spark-{uuid4().hex[:12]}"
+    )
+    tables = (options.table,) if options.table is not None else tuple(options.tables) or EVERY_TABLE
+    limit = in_range("unavailable_seconds", options.unavailable_seconds, 0, 86_400)
+    start = 0 if options.start is None else nanoseconds("start", options.start)
+    return PostgresSlices(SliceReader(stream, connection, limit, tables), options.table, start)

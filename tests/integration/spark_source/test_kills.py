@@ -1,0 +1,179 @@
+"""Real Spark queries over the data sources: the driver is killed, the query continues, and the rows are the table."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.parquet
+import pytest
+
+from penstock_emulators.postgres import PostgresServer, installed_servers
+from penstock_emulators.simulated_spanner import SimulatedSpanner
+from tests.support.oracle.kill import Run
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=90)]
+
+KEYS = 40
+PATIENCE_SECONDS = 240
+
+
+class Writer(threading.Thread):
+    """Changes rows of a table until it is told to stop, and counts its changes."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__(daemon=True)
+        self._change, self.written, self._stopped = change, Counter[str](), threading.Event()
+
+    def run(self) -> None:
+        number = 0
+        while not self._stopped.wait(0.01):
+            key = number * 7 % KEYS
+            kind = "delete" if number % 11 == 10 else "write"
+            self._change(key, number, kind)
+            self.written[kind] += 1
+            number += 1
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of all batches, and check that each batch folder is complete."""
+    found = []
+    for batch in sorted(folder.glob("rows/batch=*")):
+        assert (batch / "_SUCCESS").exists(), f"{batch} is not complete"
+        for file in batch.glob("*.parquet"):
+            found += pyarrow.parquet.ParquetFile(file).read().to_pylist()
+    return found
+
+
+def replay(rows: list[dict[str, Any]], key: str, value: str) -> dict[int, int]:
+    """Return the table that the changes make, in the order of their versions."""
+    table: dict[int, int] = {}
+    for row in sorted(
+        rows, key=lambda row: (row["_commit_version"], row["_change_type"] != "update_preimage")
+    ):
+        if row["_change_type"] == "delete":
+            assert table.pop(row[key]) is not None
+        elif row["_change_type"] == "update_preimage":
+            assert table[row[key]] == row[value], "an update does not follow the change before it"
+        else:
+            assert (row["_change_type"] == "insert") == (row[key] not in table)
+            table[row[key]] = row[value]
+    return table
+
+
+def query(folder: Path, format_: str, trigger: str, options: dict[str, str]) -> Run:
+    pairs = [f"{name}={value}" for name, value in options.items()]
+    program = [sys.executable, "-m", "tests.integration.spark_source.program"]
+    return Run([*program, format_, str(folder), trigger, *pairs])
+
+
+def wait_for_batches(run: Run, folder: Path, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(list(folder.glob("rows/batch=*/_SUCCESS"))) < count:
+        assert run.process.poll() is None, "the query ended on its own"
+        assert time.monotonic() < deadline, "no batch came"
+        time.sleep(0.02)
+
+
+def killed_and_continued(folder: Path, format_: str, options: dict[str, str], kills: int) -> None:
+    """Run a query that is killed again and again, while a batch is written or read."""
+    for number in range(kills):
+        with query(folder, format_, "200 milliseconds", options) as run:
+            wait_for_batches(run, folder, len(list(folder.glob("rows/batch=*/_SUCCESS"))) + 2 - number % 2)
+            run.kill()
+
+
+def finished(folder: Path, format_: str, options: dict[str, str]) -> None:
+    with query(folder, format_, "now", options) as run:
+        assert run.process.wait(PATIENCE_SECONDS) == 0
+
+
+@pytest.fixture
+def spanner(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedSpanner]:
+    with SimulatedSpanner.start(churn_seconds=1, seed=5) as service:
+        for name, value in service.environment().items():
+            monkeypatch.setenv(name, value)
+        yield service
+
+
+def test_a_killed_query_over_spanner_with_churn_gives_the_table(
+    spanner: SimulatedSpanner, tmp_path: Path, campaign: Any
+) -> None:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.spanner import Client, KeySet
+
+    spanner.create_database(
+        "penstock-test",
+        "main",
+        "shop",
+        [
+            "CREATE TABLE Orders (Id INT64 NOT NULL, Value INT64) PRIMARY KEY (Id)",
+            "CREATE CHANGE STREAM S FOR ALL OPTIONS (value_capture_type = 'OLD_AND_NEW_VALUES')",
+        ],
+    )
+    client = Client(project="penstock-test", credentials=AnonymousCredentials(), disable_builtin_metrics=True)
+    database = client.instance("main").database("shop")
+
+    def change(key: int, number: int, kind: str) -> None:
+        with database.batch() as batch:
+            if kind == "delete":
+                batch.delete("Orders", KeySet(keys=[[key]]))
+            else:
+                batch.insert_or_update("Orders", ["Id", "Value"], [[key, number]])
+
+    with database.snapshot() as snapshot:
+        ((now,),) = snapshot.execute_sql("SELECT CURRENT_TIMESTAMP")
+    options = {"project": "penstock-test", "instance": "main", "database": "shop", "change_stream": "S"}
+    options |= {"table": "Orders", "start": now.rfc3339()}
+    writer = Writer(change)
+    writer.start()
+    killed_and_continued(tmp_path, "penstock-spanner", options, campaign.size(1, 20))
+    writer.stop()
+    finished(tmp_path, "penstock-spanner", options)
+    rows = rows_of(tmp_path)
+    posts = sum(row["_change_type"] in ("insert", "update_postimage") for row in rows)
+    assert posts == writer.written["write"]
+    with database.snapshot() as snapshot:
+        table = dict(snapshot.read("Orders", ["Id", "Value"], KeySet(all_=True)))
+    assert replay(rows, "Id", "Value") == table
+
+
+def test_a_killed_query_over_postgres_gives_the_table(tmp_path: Path, campaign: Any) -> None:
+    with PostgresServer.start(version=max(installed_servers(), default=18)) as server:
+        dsn = server.dsn()
+        with psycopg.connect(dsn, autocommit=True) as session:
+            session.execute("create table orders (id int primary key, value int)")
+            session.execute("alter table orders replica identity full")
+            session.execute("create publication changes for all tables")
+            session.execute("select pg_create_logical_replication_slot('penstock', 'pgoutput')")
+
+            def change(key: int, number: int, kind: str) -> None:
+                if kind == "delete":
+                    session.execute("delete from orders where id = %s", (key,))
+                else:
+                    session.execute(
+                        "insert into orders values (%s, %s) on conflict (id) do update set value = excluded.value",
+                        (key, number),
+                    )
+
+            writer = Writer(change)
+            writer.start()
+            options = {"dsn": dsn, "publication": "changes", "slot": "penstock", "table": "public.orders"}
+            killed_and_continued(tmp_path, "penstock-postgres", options, campaign.size(1, 20))
+            writer.stop()
+            finished(tmp_path, "penstock-postgres", options)
+            table = dict(session.execute("select id, value from orders").fetchall())
+    rows = rows_of(tmp_path)
+    posts = sum(row["_change_type"] in ("insert", "update_postimage") for row in rows)
+    assert posts == writer.written["write"]
+    assert replay(rows, "id", "value") == table
