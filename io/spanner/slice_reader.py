@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import DecodeError, LineageError, SetupError
@@ -104,9 +105,7 @@ class SliceReader:
         client, facts = self._client(), self.check()
         live: list[str] = []
         for root in facts.roots(self.stream.change_stream):
-            live += client.backoff.ask(
-                lambda root=root: self._live(root, start), self.limits.unavailable_seconds
-            )
+            live += client.backoff.ask(partial(self._live, root, start), self.limits.unavailable_seconds)
         return slice_parts(live, start, end, most, mutable=facts.mutable)
 
     def _live(self, root: str, start: int) -> list[str]:

@@ -1,0 +1,109 @@
+"""The examples of docs/spark-data-source.md, run by Spark as they are written, but for names and folders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.spark import register
+from penstock_emulators.postgres import PostgresServer, installed_servers
+from penstock_emulators.simulated_spanner import SimulatedSpanner
+
+PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "spark-data-source.md"
+REGISTER, SPANNER, POSTGRES, BATCH = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
+
+
+@pytest.fixture
+def spanner(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedSpanner]:
+    with SimulatedSpanner.start(churn_seconds=1, seed=2) as service:
+        for name, value in service.environment().items():
+            monkeypatch.setenv(name, value)
+        yield service
+
+
+def run(code: str, spark: Any, known: dict[str, Any], **replaced: str) -> dict[str, Any]:
+    """Run an example with other names for its places, and wait for its query, if it starts one."""
+    for old, new in replaced.items():
+        places = {"lake": "/lake", "dsn": "${file:/run/secrets/shop-dsn}", "start": "2026-01-31T00:00:00Z"}
+        code = code.replace(places.get(old, old), new)
+    names = {**known, "spark": spark}
+    exec(compile(code, PAGE.name, "exec"), names)
+    if "query" in names and names["query"] is not known.get("query"):
+        names["query"].awaitTermination()
+    return names
+
+
+def test_the_examples_of_the_page(spanner: SimulatedSpanner, spark: Any, tmp_path: Path) -> None:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.spanner import Client
+
+    spanner.create_database(
+        "my-project",
+        "main",
+        "shop",
+        [
+            "CREATE TABLE Orders (Id INT64 NOT NULL, Value STRING(MAX)) PRIMARY KEY (Id)",
+            "CREATE CHANGE STREAM OrdersStream FOR Orders OPTIONS (value_capture_type = 'OLD_AND_NEW_VALUES')",
+        ],
+    )
+    client = Client(project="my-project", credentials=AnonymousCredentials(), disable_builtin_metrics=True)
+    database = client.instance("main").database("shop")
+    lake = str(tmp_path / "lake")
+    known = run(REGISTER, spark, {})
+    # The first run of a query without a start begins now, and ends: the second one reads what came between.
+    known = run(SPANNER, spark, known, lake=lake)
+    with database.snapshot() as snapshot:
+        ((before,),) = snapshot.execute_sql("SELECT CURRENT_TIMESTAMP")
+    with database.batch() as batch:
+        batch.insert("Orders", ["Id", "Value"], [[1, "a"], [2, "b"]])
+    with database.batch() as batch:
+        batch.update("Orders", ["Id", "Value"], [[1, "c"]])
+    run(SPANNER, spark, known, lake=lake)
+    stored = spark.read.parquet(f"{lake}/orders").orderBy("_commit_version", "Id", "_change_type").collect()
+    assert [(row.Id, row.Value, row._change_type) for row in stored] == [
+        (1, "a", "insert"),
+        (2, "b", "insert"),
+        (1, "c", "update_postimage"),
+        (1, "a", "update_preimage"),
+    ]
+    code = BATCH.replace(', end="2026-01-31T01:00:00Z"', "")
+    changes = run(code, spark, known, start=before.rfc3339())["changes"]
+    assert sorted(map(tuple, changes.drop("_not_sent").collect())) == sorted(
+        map(tuple, (spark.createDataFrame(stored, changes.schema).drop("_not_sent")).collect())
+    )
+
+
+def test_the_example_of_postgres(spark: Any, tmp_path: Path) -> None:
+    with PostgresServer.start(version=max(installed_servers(), default=18)) as server:
+        secret = tmp_path / "dsn"
+        secret.write_text(server.dsn())
+        with psycopg.connect(server.dsn(), autocommit=True) as session:
+            session.execute("create table orders (id int primary key, value text)")
+            session.execute("create publication shop_changes for all tables")
+            session.execute("select pg_create_logical_replication_slot('penstock', 'pgoutput')")
+            session.execute("insert into orders values (1, 'a')")
+        lake = str(tmp_path / "lake")
+        known = run(REGISTER, spark, {})
+        exec(SPANNER[: SPANNER.index("query = ")].replace("/lake", lake), known)  # the function `save`
+        names = run(POSTGRES, spark, known, lake=lake, dsn="${file:" + str(secret) + "}")
+        (row,) = spark.read.parquet(f"{lake}/orders").collect()
+        assert (row.id, row.value, row._change_type) == (1, "a", "insert")
+        plan = names["query"].lastProgress
+        assert plan is None or server.dsn() not in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("penstock-bigtable", "estimates the time"), ("penstock-ydb", "in Beam pipelines only")],
+)
+def test_a_source_that_cannot_be_sliced_is_refused_by_name(spark: Any, name: str, said: str) -> None:
+    register(spark)
+    with pytest.raises(Exception, match=said):
+        spark.readStream.format(name).load()
