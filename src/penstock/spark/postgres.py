@@ -92,7 +92,8 @@ class PostgresSlices:
         self.reader.check()
         return None if self.table is None else table_schema(self.reader.columns(self.table))
 
-    def first(self) -> Offset:
+    def first(self, target: Offset | None) -> Offset:
+        # The slot keeps this position, so a query that ran no batch begins there again.
         return self._offset(self.reader.check().confirmed_lsn)
 
     def last(self) -> Offset:
@@ -124,7 +125,7 @@ class PostgresSlices:
         self.reader.commit(self._lsn(end))
 
     def bounds(self) -> tuple[Offset, Offset]:
-        return self.first(), self.last()
+        return self.first(None), self.last()
 
 
 def _with_own_time(event: ChangeEvent) -> ChangeEvent:

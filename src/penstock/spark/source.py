@@ -37,8 +37,12 @@ class SlicedStream(Protocol):
     def columns(self) -> TableSchema | None:
         """Return the columns of the chosen table; None if there is none. It asks the service."""
 
-    def first(self) -> Offset:
-        """Return the offset at which a new query begins."""
+    def first(self, target: Offset | None) -> Offset:
+        """Return the offset at which a new query begins; before `target`, unless the options say where.
+
+        Spark stores no position before the first batch, and runs no batch from an offset to the same offset. A query
+        with availableNow that begins "now" would otherwise store nothing, and its next run would begin at a later now.
+        """
 
     def latest(self, start: Offset | None) -> Offset:
         """Return the offset at which a slice from `start` ends, if it begins now. None: the start is not known."""
@@ -139,7 +143,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offset | None = None
 
     def initialOffset(self) -> Offset:
-        return self._stream.first()
+        return self._stream.first(self._target)
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
         """Return where the next batch ends. Spark 4.0 and 4.1 pass no arguments."""

@@ -23,6 +23,8 @@ from penstock.spark.source import Offset, PenstockDataSource, require_same_strea
 from penstock.timestamps import NANOS, format_timestamp, nanoseconds, parse_timestamp
 
 FORMAT = "penstock-spanner"
+_MICRO = 1000
+"""The distance between two commit timestamps, in nanoseconds."""
 _LEFT_OUT = (
     {"credentials", "snapshot", "snapshot_data_boost", "idle_stream_seconds"}
     | {"signal_file", "signal_folder", "signal_kafka", "signal_table", "chunk_rows", "parallel_tables"}
@@ -84,12 +86,13 @@ class SpannerSlices:
             return None
         return table_schema(self.reader.columns(self.table))
 
-    def first(self) -> Offset:
+    def first(self, target: Offset | None) -> Offset:
         self.reader.check()
         now = self.reader.now()
-        start = now if self.start is None else self.start
-        check_end(start, self.end, SetupError)
-        return self._offset(start)
+        check_end(now if self.start is None else self.start, self.end, SetupError)
+        if self.start is not None:
+            return self._offset(self.start)
+        return self._offset((now if target is None else self._before(target)) - _MICRO)
 
     def _latest(self) -> int:
         now = self.reader.now()

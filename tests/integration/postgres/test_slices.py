@@ -47,7 +47,7 @@ def test_slices_of_a_busy_log_lose_nothing_repeat_nothing_and_are_equal_when_rep
                     session.execute("update t set v = -v where id = %s", (number,))
 
     writers = [threading.Thread(target=write, args=(1 + 1000 * each,)) for each in range(3)]
-    before = stream.first()
+    before = stream.first(None)
     found: list[Any] = []
     for writer in writers:
         writer.start()
@@ -79,13 +79,13 @@ def test_the_slot_moves_only_with_a_commit_and_a_slot_that_moved_too_far_is_refu
     database.execute("create table t (id int primary key, v int)")
     database.publish()
     stream = slices(database)
-    start = stream.first()
+    start = stream.first(None)
     database.execute("insert into t values (1, 1)")
     end = stream.last()
     assert [row[:2] for row in rows(stream, start, end)] == [("CREATE", 1)]
-    assert stream.first() == start
+    assert stream.first(None) == start
     stream.commit(end)
-    assert stream.first() == end
+    assert stream.first(None) == end
     with pytest.raises(
         PositionLostError, match="the slot has moved on to .* and the query needs the log from"
     ):
@@ -105,7 +105,7 @@ def test_the_columns_of_a_table_are_known_before_its_first_change(database: Any)
 def test_changes_before_the_start_are_left_out(database: Any) -> None:
     database.execute("create table t (id int primary key, v int)")
     database.publish()
-    before = slices(database).first()
+    before = slices(database).first(None)
     database.execute("insert into t values (1, 1)")
     clock = database.clock()
     database.execute("insert into t values (2, 2)")
@@ -119,4 +119,4 @@ def test_a_slot_with_two_phase_commits_is_refused(database: Any) -> None:
     database.execute("create publication changes for all tables")
     database.rows(f"select pg_create_logical_replication_slot('{database.slot}', 'pgoutput', false, true)")
     with pytest.raises(SetupError, match="created with two_phase"):
-        slices(database).first()
+        slices(database).first(None)

@@ -52,7 +52,7 @@ def seconds(offset: Any) -> float:
 
 
 def test_a_new_query_begins_now_or_at_its_start() -> None:
-    assert seconds(reader(slices()).initialOffset()) == 100
+    assert seconds(reader(slices()).initialOffset()) == pytest.approx(100, abs=1e-5)
     assert seconds(reader(slices(start="1970-01-01T00:00:07Z")).initialOffset()) == 7
 
 
@@ -86,6 +86,20 @@ def test_available_now_ends_at_the_time_when_the_query_began(stream: SpannerSlic
     stream.reader.time += 50 * SECOND  # type: ignore[attr-defined]
     assert seconds(query.latestOffset(query.initialOffset() | {"before": "1970-01-01T00:01:00Z"})) == 100
     assert seconds(query.reportLatestOffset()) == 150
+
+
+def test_a_first_run_with_available_now_has_a_batch_so_that_its_position_is_stored(
+    stream: SpannerSlices,
+) -> None:
+    query = reader(stream)
+    query.prepareForTriggerAvailableNow()
+    stream.reader.time += SECOND  # type: ignore[attr-defined]
+    start = query.initialOffset()
+    end = query.latestOffset(start)
+    assert start != end
+    query.partitions(start, end)
+    ((first, last, _),) = stream.reader.asked  # type: ignore[attr-defined]
+    assert first < last == 100 * SECOND
 
 
 def test_a_clock_that_was_set_back_moves_no_offset_back(stream: SpannerSlices) -> None:
