@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from typing_extensions import Self
 
 from penstock.attempt import TOKEN_DIGITS
-from penstock.event.change_rows import change_rows
-from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
-from penstock.event.replica import TableChanges, encode_version, fold
+from penstock.event.model import Source, TableSchema, Version
+from penstock.event.replica import TableChanges, encode_version
 from penstock.event.schema_changes import Policy, SchemaChange
 from penstock.folders import check_creatable
 from penstock.io.columnar.arrow_rows import (
@@ -33,37 +31,23 @@ from penstock.io.columnar.arrow_rows import (
     rows_to_arrow,
 )
 from penstock.io.columnar.known_keys import SnapshotKeys
-from penstock.io.columnar.one_schema import with_one_schema
-from penstock.io.columnar.preview import rows_of_event
 from penstock.io.columnar.replica import (
-    TableEvents,
-    events_of_epoch,
-    image_columns,
-    log_columns,
-    publish_tables_of_epoch,
     schema_change,
-    table_for,
 )
 from penstock.io.columnar.table_rows import (
     DELETED,
     KEY,
-    PREFIX,
     TIMESTAMP,
     TOMBSTONE_SECONDS,
     VALID_TO,
     VERSION,
-    History,
     Mode,
     StoredRow,
-    current_rows,
-    forget_before,
-    table_schema,
 )
+from penstock.io.columnar.table_target import EpochTableTarget, TableCommit
 from penstock.io.delta.errors import DeltaTargetError, classify_error
-from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
-from penstock.io.staging.preview import Written
 from penstock.tables import EVERY_TABLE, TableSelection
 
 _EPOCH_BITS = 32
@@ -72,8 +56,8 @@ _PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
 @dataclass(frozen=True)
-class DeltaTarget:
-    """See `penstock.io.staging.epochs.EpochTarget`. `uri` may have placeholders; one table is one commit."""
+class DeltaTarget(EpochTableTarget):
+    """See `EpochTableTarget`. `uri` may have placeholders; one table is one commit."""
 
     uri: str
     mode: Mode
@@ -107,44 +91,12 @@ class DeltaTarget:
         with _errors(uri):
             self._open(uri)
 
-    def selecting(self, selection: TableSelection) -> Self:
-        return replace(self, selection=selection)
+    @property
+    def pattern(self) -> str:
+        return self.uri
 
-    def preview(self, event: ChangeEvent) -> list[Written]:
-        """Return the rows of an event; see `penstock.io.staging.preview`."""
-        if not event.source.table:  # a message of the log belongs to no table
-            return []
-        return rows_of_event(event, table_for(self.uri, event.source, {}), self.mode)
-
-    def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
-        given: dict[str, Source] = {}
-
-        def publish(table: TableEvents) -> None:
-            uri = table_for(self.uri, table.source, given)
-            with _errors(uri):
-                self._publish(uri, delivery, table)
-
-        publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish, self.schema_changes)
-
-    def _publish(self, uri: str, delivery: EpochDelivery, table: TableEvents) -> None:
-        delta = self._open(uri)
-        # Created from the first epoch's columns: no table of a source is known before its first event.
-        if delta is None:
-            delta = self._create(uri, with_one_schema(uri, table, NO_COLUMNS, self.schema_changes))
-        # Before anything is read: a repeated epoch costs only the open.
-        if delivery.is_delivered(_ledger(delta, delivery.writer)):
-            return
-        held = image_columns(columns_of_arrow(_pyarrow_schema(delta)), self.mode)
-        table = with_one_schema(uri, table, held, self.schema_changes)
-        before = delta.version()
-        # A log appends always, so it does not need the keys.
-        are_new = self.mode != "log" and self._keys.are_new(
-            uri, before, table.events, lambda: _read_keys(delta)
-        )
-        writer = {"log": _append, "current": _merge_current, "history": _merge_history}[self.mode]
-        writer(_Commit(delta, uri, delivery, self.schema_changes, self.tombstone_seconds, are_new), table)
-        # If another writer committed too, the table's version is higher, and the keys are read again.
-        self._keys.committed(uri, before + 1)
+    def _errors(self, name: str) -> AbstractContextManager[None]:
+        return _errors(name)
 
     def _open(self, uri: str) -> Any:
         """Return the table with its newest snapshot; None if there is none."""
@@ -156,14 +108,16 @@ class DeltaTarget:
         except TableNotFoundError:
             return None
 
-    def _create(self, uri: str, table: TableEvents) -> Any:
-        """Create an empty table. It has no entry in its ledger, so a crash after it repeats nothing."""
+    def _create(self, uri: str, columns: TableSchema) -> Any:
         from deltalake import DeltaTable
 
-        columns = new_table_schema(table.schema, self.mode)
         # `ignore`: another driver may create it at the same moment.
-        DeltaTable.create(uri, columns, mode="ignore", storage_options=dict(self.storage_options))
+        shape = new_table_schema(columns, self.mode)
+        DeltaTable.create(uri, shape, mode="ignore", storage_options=dict(self.storage_options))
         return self._open(uri)
+
+    def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> _Commit:
+        return _Commit(table, name, delivery, self.schema_changes, self.tombstone_seconds)
 
 
 @contextmanager
@@ -184,18 +138,18 @@ def _errors(uri: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Commit:
-    """One commit: the snapshot that it begins at, and what it must write besides the rows.
+class _Commit(TableCommit):
+    @property
+    def snapshot(self) -> int:
+        return int(self.table.version())
 
-    `are_new`: the table has no row with a key of the epoch. Then nothing is read, and the rows are appended.
-    """
+    def committed(self, before: int | None) -> int:
+        # Not the newest version, which may be another writer's.
+        return (before or 0) + 1
 
-    delta: Any
-    uri: str
-    delivery: EpochDelivery
-    policy: Policy
-    tombstone_seconds: float
-    are_new: bool
+    @property
+    def compares_versions(self) -> bool:
+        return True
 
     def properties(self, truncated: Version | None = None, forgotten: int | None = None) -> Any:
         """Return the properties with the ledger.
@@ -211,60 +165,74 @@ class _Commit:
         if position.driver:
             entries.append(Transaction(_driver_of(self.delivery.writer), int(position.driver, 16)))
         if truncated is not None:
-            entries.append(Transaction(self._truncates, truncated.order))
+            entries.append(Transaction(self._entry("truncated"), truncated.order))
         if forgotten is not None:
-            entries.append(Transaction(self._forgets, forgotten))
+            entries.append(Transaction(self._entry("forgotten"), forgotten))
         return CommitProperties(max_commit_retries=0, app_transactions=entries)
 
-    @property
-    def truncated(self) -> Version | None:
-        """The newest TRUNCATE of earlier epochs; its transaction is not kept, so all of it counts as later."""
-        order = self.delta.transaction_version(self._truncates)
-        return None if order is None else Version(order)
+    def _entry(self, what: str) -> str:
+        return f"{self.delivery.writer}/{what}"
 
-    @property
-    def _truncates(self) -> str:
-        return f"{self.delivery.writer}/truncated"
+    def stored(self, what: str) -> int | None:
+        found: int | None = self.table.transaction_version(self._entry(what))
+        return found
 
-    def forget_before(self, newest: int) -> int | None:
-        """Return the time before which tombstones are to be removed now, in nanoseconds; None: not in this commit."""
-        return forget_before(newest, self.delta.transaction_version(self._forgets), self.tombstone_seconds)
-
-    @property
-    def _forgets(self) -> str:
-        return f"{self.delivery.writer}/forgotten"
+    def ledger(self) -> LedgerEntry | None:
+        writer = self.delivery.writer
+        version = self.table.transaction_version(writer)
+        token = self.table.transaction_version(_driver_of(writer))
+        if version is None:
+            return None
+        driver = "" if token is None else f"{token:0{TOKEN_DIGITS}x}"
+        return LedgerEntry(version >> _EPOCH_BITS, version & ((1 << _EPOCH_BITS) - 1), driver)
 
     def columns(self) -> TableSchema:
-        return columns_of_arrow(_pyarrow_schema(self.delta))
+        return columns_of_arrow(_pyarrow_schema(self.table))
 
     def fit(self, wanted: TableSchema) -> tuple[TableSchema, SchemaChange]:
         """Return the columns of the table after the commit; the table is rewritten if a type must become wider."""
         held = self.columns()
-        after, change = schema_change(self.uri, held, wanted, self.policy)
+        after, change = schema_change(self.name, held, wanted, self.policy)
         if change.widened:
             # In a separate commit before the rows: delta-rs cannot change a type and append in one.
             self.rewrite(arrow_schema(TableSchema(after.columns[: len(held.columns)])))
         return after, change
 
-    def load(self, condition: str, keys: list[str] | None = None) -> list[StoredRow]:
+    def read_keys(self) -> Iterator[list[str]]:
+        from deltalake import QueryBuilder
+
+        for part in QueryBuilder().register("t", self.table).execute(f"select {KEY} from t"):
+            yield pa.record_batch(part).column(0).to_pylist()
+
+    def rows_with(self, keys: list[str]) -> list[StoredRow]:
+        return self._load(f"{KEY} in", keys)
+
+    def rows_that_may_change(self, keys: list[str]) -> list[StoredRow]:
+        return self._load(f"({VALID_TO} is null or {DELETED}) and {KEY} in", keys)
+
+    def valid_rows(self) -> list[StoredRow]:
+        return self._load(f"{VALID_TO} is null")
+
+    def _load(self, condition: str, keys: list[str] | None = None) -> list[StoredRow]:
         """Return the rows that fulfil a condition; `keys` follow it as a list of texts."""
         if self.are_new or (keys is not None and not keys):
             return []
         listed = "" if keys is None else "({})".format(", ".join(_quoted(key) for key in keys))
-        return rows_of_arrow(_read(self.delta, f"{condition} {listed}"))
+        return rows_of_arrow(_read(self.table, f"{condition} {listed}"))
 
-    def append(
-        self, rows: list[StoredRow], columns: TableSchema, change: SchemaChange, source: Source
-    ) -> None:
+    def append_log(self, rows: pa.Table, change: SchemaChange) -> None:
+        if change.widened:
+            held = _pyarrow_schema(self.table)
+            nullable = pa.schema([field.with_nullable(True) for field in rows.schema])
+            self.rewrite(pa.unify_schemas([held, nullable], promote_options="permissive"))
+        self._append(rows)
+
+    def _append(self, rows: pa.Table) -> None:
         """Append rows whose keys the table does not have. Tombstones stay until a commit that merges."""
         from deltalake import write_deltalake
 
         write_deltalake(
-            self.delta,
-            rows_to_arrow(rows, _written(columns, change), source),
-            mode="append",
-            schema_mode="merge",
-            commit_properties=self.properties(),
+            self.table, rows, mode="append", schema_mode="merge", commit_properties=self.properties()
         )
 
     def rewrite(self, shape: pa.Schema) -> None:
@@ -275,45 +243,29 @@ class _Commit:
         from deltalake import CommitProperties, write_deltalake
 
         write_deltalake(
-            self.delta,
-            _read(self.delta).select(shape.names).cast(shape),
+            self.table,
+            _read(self.table).select(shape.names).cast(shape),
             mode="overwrite",
             schema_mode="overwrite",
             commit_properties=CommitProperties(max_commit_retries=0),
         )
-        self.delta.update_incremental()
+        self.table.update_incremental()
 
-
-def _append(commit: _Commit, table: TableEvents) -> None:
-    """Append the change rows. A new column is added to the three images."""
-    from deltalake import write_deltalake
-
-    columns, change = log_columns(commit.uri, commit.columns(), table.schema, commit.policy)
-    rows = change_rows(table.events, columns)
-    if change.widened:
-        held = _pyarrow_schema(commit.delta)
-        nullable = pa.schema([field.with_nullable(True) for field in rows.schema])
-        commit.rewrite(pa.unify_schemas([held, nullable], promote_options="permissive"))
-    write_deltalake(
-        commit.delta, rows, mode="append", schema_mode="merge", commit_properties=commit.properties()
-    )
-
-
-def _merge_current(commit: _Commit, table: TableEvents) -> None:
-    for changes in fold(table.events).values():
-        wanted = table_schema(changes.schema, "current")
-        after, change = commit.fit(wanted)
-        data = frozenset(column.name for column in after if not column.name.startswith(PREFIX))
-        rows = current_rows(
-            changes, lambda keys: commit.load(f"{KEY} in", keys), commit.truncated, guarded=data
-        )
-        if commit.are_new:
-            commit.append(rows, after, change, table.source)
-            continue
-        # Tombstones are removed with a commit that reads the table anyway.
-        forgotten = commit.forget_before(changes.newest)
-        properties = commit.properties(changes.truncated, forgotten)
-        merge = _merge(commit, rows, after, change, table.source, f"t.{KEY} = s.{KEY}", properties)
+    def write_rows(
+        self,
+        rows: list[StoredRow],
+        changes: TableChanges,
+        after: TableSchema,
+        change: SchemaChange,
+        source: Source,
+    ) -> None:
+        written = rows_to_arrow(rows, _written(after, change), source)
+        if self.are_new:
+            self._append(written)
+            return
+        forgotten = self.forget_before(changes.newest)
+        properties = self.properties(changes.truncated, forgotten)
+        merge = self._merge(written, change, f"t.{KEY} = s.{KEY}", properties)
         # Compare versions when the row is written, so that an older version never replaces a newer one, even if another
         # writer has changed the row since it was loaded.
         merge = merge.when_matched_update_all(
@@ -322,6 +274,27 @@ def _merge_current(commit: _Commit, table: TableEvents) -> None:
         if removed := _removed(changes, forgotten):
             merge = merge.when_not_matched_by_source_delete(removed)
         merge.execute()
+
+    def write_versions(
+        self, rows: list[StoredRow], after: TableSchema, change: SchemaChange, source: Source
+    ) -> None:
+        written = rows_to_arrow(rows, _written(after, change), source)
+        if self.are_new:
+            self._append(written)
+            return
+        on = f"t.{KEY} = s.{KEY} and t.{VERSION} = s.{VERSION}"
+        merge = self._merge(written, change, on, self.properties())
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def _merge(self, rows: pa.Table, change: SchemaChange, on: str, properties: Any) -> Any:
+        return self.table.merge(
+            rows,
+            predicate=on,
+            source_alias="s",
+            target_alias="t",
+            merge_schema=bool(change.added),
+            commit_properties=properties,
+        )
 
 
 def _removed(changes: TableChanges, forgotten: int | None) -> str:
@@ -334,51 +307,8 @@ def _removed(changes: TableChanges, forgotten: int | None) -> str:
     return " or ".join(conditions)
 
 
-def _merge_history(commit: _Commit, table: TableEvents) -> None:
-    # Rows that are valid, and deletions, which a late change must meet.
-    history = History(
-        lambda keys: commit.load(f"({VALID_TO} is null or {DELETED}) and {KEY} in", keys),
-        lambda: commit.load(f"{VALID_TO} is null"),
-        lambda keys: commit.load(f"{KEY} in", keys),
-    )
-    rows = history.add(table.events)
-    after, change = commit.fit(table_schema(history.schema, "history"))
-    if commit.are_new:
-        commit.append(rows, after, change, table.source)
-        return
-    on = f"t.{KEY} = s.{KEY} and t.{VERSION} = s.{VERSION}"
-    merge = _merge(commit, rows, after, change, table.source, on, commit.properties())
-    merge.when_matched_update_all().when_not_matched_insert_all().execute()
-
-
-def _merge(
-    commit: _Commit,
-    rows: list[StoredRow],
-    columns: TableSchema,
-    change: SchemaChange,
-    source: Source,
-    on: str,
-    properties: Any,
-) -> Any:
-    return commit.delta.merge(
-        rows_to_arrow(rows, _written(columns, change), source),
-        predicate=on,
-        source_alias="s",
-        target_alias="t",
-        merge_schema=bool(change.added),
-        commit_properties=properties,
-    )
-
-
 def _written(columns: TableSchema, change: SchemaChange) -> TableSchema:
     return TableSchema(tuple(column for column in columns if column.name not in change.ignored))
-
-
-def _read_keys(delta: Any) -> Iterator[list[str]]:
-    from deltalake import QueryBuilder
-
-    for part in QueryBuilder().register("t", delta).execute(f"select {KEY} from t"):
-        yield pa.record_batch(part).column(0).to_pylist()
 
 
 def _read(delta: Any, where: str = "true") -> Any:
@@ -395,15 +325,6 @@ def _pyarrow_schema(delta: Any) -> Any:
 
 def _quoted(text: str) -> str:
     return "'{}'".format(text.replace("'", "''"))
-
-
-def _ledger(delta: Any, writer: str) -> LedgerEntry | None:
-    """Return the entry of a writer in a table."""
-    version, token = delta.transaction_version(writer), delta.transaction_version(_driver_of(writer))
-    if version is None:
-        return None
-    driver = "" if token is None else f"{token:0{TOKEN_DIGITS}x}"
-    return LedgerEntry(version >> _EPOCH_BITS, version & ((1 << _EPOCH_BITS) - 1), driver)
 
 
 def _driver_of(writer: str) -> str:

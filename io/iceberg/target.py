@@ -9,21 +9,19 @@ the table; then everything is done again from the new metadata.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from typing_extensions import Self
 
 from penstock.compat import UTC
 from penstock.errors import SeveralProblemsError
-from penstock.event.change_rows import change_rows
-from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
-from penstock.event.replica import encode_version, fold
-from penstock.event.schema_changes import Policy
+from penstock.event.model import Source, TableSchema, Version
+from penstock.event.replica import TableChanges, encode_version
+from penstock.event.schema_changes import Policy, SchemaChange
 from penstock.folders import check_creatable
 from penstock.io.columnar.arrow_rows import (
     columns_of_arrow,
@@ -32,16 +30,8 @@ from penstock.io.columnar.arrow_rows import (
     rows_to_arrow,
 )
 from penstock.io.columnar.known_keys import SnapshotKeys
-from penstock.io.columnar.one_schema import with_one_schema
-from penstock.io.columnar.preview import rows_of_event
 from penstock.io.columnar.replica import (
-    TableEvents,
-    events_of_epoch,
-    image_columns,
-    log_columns,
-    publish_tables_of_epoch,
     schema_change,
-    table_for,
 )
 from penstock.io.columnar.table_rows import (
     DELETED,
@@ -50,18 +40,13 @@ from penstock.io.columnar.table_rows import (
     TOMBSTONE_SECONDS,
     VALID_TO,
     VERSION,
-    History,
     Mode,
     StoredRow,
-    current_rows,
-    forget_before,
-    table_schema,
 )
+from penstock.io.columnar.table_target import EpochTableTarget, TableCommit
 from penstock.io.iceberg.errors import IcebergTargetError, classify_error, not_configured
-from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
-from penstock.io.staging.preview import Written
 from penstock.tables import EVERY_TABLE, TableSelection
 
 
@@ -88,8 +73,8 @@ def unavailable_errors() -> tuple[type[Exception], ...]:
 
 
 @dataclass(frozen=True)
-class IcebergTarget:
-    """See `penstock.io.staging.epochs.EpochTarget`. `table` may have placeholders; one table is one commit."""
+class IcebergTarget(EpochTableTarget):
+    """See `EpochTableTarget`. `table` may have placeholders; one table is one commit."""
 
     table: str
     catalog: str
@@ -134,39 +119,12 @@ class IcebergTarget:
         with _errors(self.name):
             self._load_catalog().list_namespaces()
 
-    def selecting(self, selection: TableSelection) -> Self:
-        return replace(self, selection=selection)
+    @property
+    def pattern(self) -> str:
+        return self.table
 
-    def preview(self, event: ChangeEvent) -> list[Written]:
-        """Return the rows of an event; see `penstock.io.staging.preview`."""
-        if not event.source.table:  # a message of the log belongs to no table
-            return []
-        return rows_of_event(event, table_for(self.table, event.source, {}), self.mode)
-
-    def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
-        given: dict[str, Source] = {}
-
-        def publish(table: TableEvents) -> None:
-            name = table_for(self.table, table.source, given)
-            with _errors(f"the Iceberg table {name} of the catalogue {self.catalog}"):
-                self._publish(self._load_catalog(), name, delivery, table)
-
-        publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish, self.schema_changes)
-
-    def _publish(self, catalog: Any, name: str, delivery: EpochDelivery, table: TableEvents) -> None:
-        found = self._open(catalog, name, table)
-        # Before anything is read: a repeated epoch costs only the metadata.
-        if delivery.is_delivered(_ledger(found, delivery.writer)):
-            return
-        held = image_columns(columns_of_arrow(found.schema().as_arrow()), self.mode)
-        table = with_one_schema(name, table, held, self.schema_changes)
-        are_new = self.mode != "log" and self._keys.are_new(
-            name, found.metadata.current_snapshot_id, table.events, lambda: _read_keys(found)
-        )
-        writer = {"log": _append, "current": _replace_current, "history": _replace_history}[self.mode]
-        writer(_Commit(found, name, delivery, self.schema_changes, self.tombstone_seconds, are_new), table)
-        # After a commit the catalogue answers with the metadata of this commit.
-        self._keys.committed(name, found.metadata.current_snapshot_id)
+    def _errors(self, name: str) -> AbstractContextManager[None]:
+        return _errors(f"the Iceberg table {name} of the catalogue {self.catalog}")
 
     def _load_catalog(self) -> Any:
         from pyiceberg.catalog import load_catalog
@@ -176,21 +134,29 @@ class IcebergTarget:
         except ValueError as error:  # no properties, an unknown type, or one that is missing
             raise not_configured(self.catalog, str(error)) from None
 
-    def _open(self, catalog: Any, name: str, table: TableEvents) -> Any:
-        """Return the table with its newest metadata, without repeated commits; create it if it is missing."""
+    def _open(self, name: str) -> Any:
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
-            found = catalog.load_table(name)
+            return _without_repeated_commits(self._load_catalog().load_table(name))
         except NoSuchTableError:
-            catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
-            created = with_one_schema(name, table, NO_COLUMNS, self.schema_changes)
-            shape = new_table_schema(created.schema, self.mode)
-            found = catalog.create_table_if_not_exists(name, schema=shape)
-        # Set the property only on this handle of the table: other writers keep their own setting.
-        properties = {**found.metadata.properties, "commit.retry.num-retries": "0"}
-        found.metadata = found.metadata.model_copy(update={"properties": properties})
-        return found
+            return None
+
+    def _create(self, name: str, columns: TableSchema) -> Any:
+        catalog = self._load_catalog()
+        catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+        shape = new_table_schema(columns, self.mode)
+        return _without_repeated_commits(catalog.create_table_if_not_exists(name, schema=shape))
+
+    def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> _Commit:
+        return _Commit(table, name, delivery, self.schema_changes, self.tombstone_seconds)
+
+
+def _without_repeated_commits(table: Any) -> Any:
+    """Set the property only on this handle of the table: other writers keep their own setting."""
+    properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    return table
 
 
 @contextmanager
@@ -217,41 +183,105 @@ def _errors(target: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Commit:
-    """One commit: the metadata that it begins at, and what it must write besides the rows.
-
-    `are_new`: the table has no row with a key of the epoch. Then nothing is read, and the rows are appended.
-    """
-
-    table: Any
-    name: str
-    delivery: EpochDelivery
-    policy: Policy
-    tombstone_seconds: float
-    are_new: bool
-
+class _Commit(TableCommit):
     @property
-    def truncated(self) -> Version | None:
-        """The newest TRUNCATE of earlier epochs; its transaction is not kept, so all of it counts as later."""
-        order = self.table.metadata.properties.get(f"penstock.truncated.{self.delivery.writer}")
-        return None if order is None else Version(int(order))
+    def snapshot(self) -> int | None:
+        # After a commit the catalogue answers with the metadata of this commit.
+        found: int | None = self.table.metadata.current_snapshot_id
+        return found
 
-    def forget_before(self, newest: int) -> int | None:
-        """Return the time before which tombstones are to be removed now, in nanoseconds; None: not in this commit."""
-        last = self.table.metadata.properties.get(f"penstock.forgotten.{self.delivery.writer}")
-        return forget_before(newest, None if last is None else int(last), self.tombstone_seconds)
+    def _entry(self, what: str) -> str:
+        return f"penstock.{what}.{self.delivery.writer}"
+
+    def stored(self, what: str) -> int | None:
+        found = self.table.metadata.properties.get(self._entry(what))
+        return None if found is None else int(found)
+
+    def ledger(self) -> LedgerEntry | None:
+        # Absent: the sink has not written to this table.
+        found = self.table.metadata.properties.get(self._entry("sink"))
+        if found is None:
+            return None
+        generation, epoch, driver = found.split(":")
+        return LedgerEntry(int(generation), int(epoch), driver)
 
     def properties(self, truncated: Version | None, forgotten: int | None) -> dict[str, str]:
-        position = self.delivery.position
-        entries = {f"penstock.sink.{self.delivery.writer}": ":".join(map(str, position))}
+        entries = {self._entry("sink"): ":".join(map(str, self.delivery.position))}
         if truncated is not None:
-            entries[f"penstock.truncated.{self.delivery.writer}"] = str(truncated.order)
+            entries[self._entry("truncated")] = str(truncated.order)
         if forgotten is not None:
-            entries[f"penstock.forgotten.{self.delivery.writer}"] = str(forgotten)
+            entries[self._entry("forgotten")] = str(forgotten)
         return entries
 
     def columns(self) -> TableSchema:
         return columns_of_arrow(self.table.schema().as_arrow())
+
+    def fit(self, wanted: TableSchema) -> tuple[TableSchema, SchemaChange]:
+        return schema_change(self.name, self.columns(), wanted, self.policy)
+
+    def read_keys(self) -> Iterator[list[str]]:
+        for part in self.table.scan(selected_fields=(KEY,)).to_arrow_batch_reader():
+            yield part.column(0).to_pylist()
+
+    def rows_with(self, keys: list[str]) -> list[StoredRow]:
+        from pyiceberg.expressions import In
+
+        return self._load(In(KEY, keys)) if keys else []
+
+    def rows_that_may_change(self, keys: list[str]) -> list[StoredRow]:
+        from pyiceberg.expressions import And, EqualTo, In, IsNull, Or
+
+        may_change = Or(IsNull(VALID_TO), EqualTo(DELETED, True))
+        return self._load(And(may_change, In(KEY, keys))) if keys else []
+
+    def valid_rows(self) -> list[StoredRow]:
+        from pyiceberg.expressions import IsNull
+
+        return self._load(IsNull(VALID_TO))
+
+    def _load(self, condition: Any) -> list[StoredRow]:
+        if self.are_new:
+            return []
+        return rows_of_arrow(self.table.scan(row_filter=condition).to_arrow())
+
+    def append_log(self, rows: pa.Table, change: SchemaChange) -> None:
+        self.write(rows, alters=change.alters)
+
+    def write_rows(
+        self,
+        rows: list[StoredRow],
+        changes: TableChanges,
+        after: TableSchema,
+        change: SchemaChange,
+        source: Source,
+    ) -> None:
+        from pyiceberg.expressions import AlwaysFalse, And, EqualTo, In, LessThan, Or
+
+        older = AlwaysFalse()
+        if changes.truncated is not None:
+            older = LessThan(VERSION, encode_version(changes.truncated))
+        forgotten = self.forget_before(changes.newest)
+        if forgotten is not None:
+            before = datetime.fromtimestamp(forgotten // 1_000_000_000, UTC).isoformat()
+            older = Or(older, And(EqualTo(DELETED, True), LessThan(TIMESTAMP, before)))
+        replaced = Or(In(KEY, [row[KEY] for row in rows]), older) if rows else older
+        self.write(
+            rows_to_arrow(rows, after, source),
+            alters=change.alters,
+            replaced=replaced,
+            truncated=changes.truncated,
+            forgotten=forgotten,
+        )
+
+    def write_versions(
+        self, rows: list[StoredRow], after: TableSchema, change: SchemaChange, source: Source
+    ) -> None:
+        from pyiceberg.expressions import AlwaysFalse, And, In
+
+        # A version of another key may be in this list, but no version is used twice with one key.
+        versions = And(In(KEY, [row[KEY] for row in rows]), In(VERSION, [row[VERSION] for row in rows]))
+        replaced = versions if rows else AlwaysFalse()
+        self.write(rows_to_arrow(rows, after, source), alters=change.alters, replaced=replaced)
 
     def write(
         self,
@@ -268,7 +298,8 @@ class _Commit:
                 with transaction.update_schema() as update:
                     # Columns are matched by name: Iceberg gives them ids, which a file does not know.
                     update.union_by_name(rows.schema)
-            if replaced is not None:
+            # No row has one of the keys: nothing is to be replaced.
+            if replaced is not None and not self.are_new:
                 with warnings.catch_warnings():
                     # pyiceberg warns if all keys are new.
                     warnings.filterwarnings("ignore", "Delete operation did not match", UserWarning)
@@ -277,84 +308,3 @@ class _Commit:
             if rows.num_rows:
                 transaction.append(rows, snapshot_properties={"penstock.epoch": str(self.delivery.epoch)})
             transaction.set_properties(self.properties(truncated, forgotten))
-
-    def load(self, condition: Any) -> list[StoredRow]:
-        if self.are_new:
-            return []
-        return rows_of_arrow(self.table.scan(row_filter=condition).to_arrow())
-
-
-def _ledger(table: Any, writer: str) -> LedgerEntry | None:
-    """Return the entry of a writer in a table."""
-    # Absent: the sink has not written to this table.
-    found = table.metadata.properties.get(f"penstock.sink.{writer}")
-    if found is None:
-        return None
-    generation, epoch, driver = found.split(":")
-    return LedgerEntry(int(generation), int(epoch), driver)
-
-
-def _read_keys(table: Any) -> Iterator[list[str]]:
-    for part in table.scan(selected_fields=(KEY,)).to_arrow_batch_reader():
-        yield part.column(0).to_pylist()
-
-
-def _append(commit: _Commit, table: TableEvents) -> None:
-    """Append the change rows. A new column is added to the three images."""
-    columns, change = log_columns(commit.name, commit.columns(), table.schema, commit.policy)
-    commit.write(change_rows(table.events, columns), alters=change.alters)
-
-
-def _replace_current(commit: _Commit, table: TableEvents) -> None:
-    from pyiceberg.expressions import AlwaysFalse, And, EqualTo, In, LessThan, Or
-
-    for changes in fold(table.events).values():
-        rows = current_rows(
-            changes, lambda keys: commit.load(In(KEY, keys)) if keys else [], commit.truncated
-        )
-        older = (
-            AlwaysFalse()
-            if changes.truncated is None
-            else LessThan(VERSION, encode_version(changes.truncated))
-        )
-        # Tombstones stay until a commit that replaces rows.
-        forgotten = None if commit.are_new else commit.forget_before(changes.newest)
-        if forgotten is not None:
-            before = datetime.fromtimestamp(forgotten // 1_000_000_000, UTC).isoformat()
-            older = Or(older, And(EqualTo(DELETED, True), LessThan(TIMESTAMP, before)))
-        replaced = Or(In(KEY, [row[KEY] for row in rows]), older) if rows else older
-        wanted = table_schema(changes.schema, "current")
-        _replace(commit, rows, wanted, table.source, replaced, changes.truncated, forgotten)
-
-
-def _replace_history(commit: _Commit, table: TableEvents) -> None:
-    from pyiceberg.expressions import AlwaysFalse, And, EqualTo, In, IsNull, Or
-
-    may_change = Or(IsNull(VALID_TO), EqualTo(DELETED, True))
-    history = History(
-        lambda keys: commit.load(And(may_change, In(KEY, keys))) if keys else [],
-        lambda: commit.load(IsNull(VALID_TO)),
-        lambda keys: commit.load(In(KEY, keys)),
-    )
-    rows = history.add(table.events)
-    # A version of another key may be in this list, but no version is used twice with one key.
-    versions = And(In(KEY, [row[KEY] for row in rows]), In(VERSION, [row[VERSION] for row in rows]))
-    replaced = versions if rows else AlwaysFalse()
-    _replace(commit, rows, table_schema(history.schema, "history"), table.source, replaced)
-
-
-def _replace(
-    commit: _Commit,
-    rows: list[StoredRow],
-    wanted: TableSchema,
-    source: Source,
-    replaced: Any,
-    truncated: Version | None = None,
-    forgotten: int | None = None,
-) -> None:
-    columns, change = schema_change(commit.name, commit.columns(), wanted, commit.policy)
-    table = rows_to_arrow(rows, columns, source)
-    if commit.are_new:
-        # No row has one of these keys, so there is nothing to replace.
-        replaced = None
-    commit.write(table, alters=change.alters, replaced=replaced, truncated=truncated, forgotten=forgotten)

@@ -1,0 +1,238 @@
+"""`EpochTableTarget`: what targets of one commit per epoch and table share. Needs pyarrow.
+
+A format of tables adds how a table is opened, created, read and committed: `EpochTableTarget` with `TableCommit`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from typing_extensions import Self
+
+from penstock.event.change_rows import change_rows
+from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
+from penstock.event.replica import TableChanges, fold
+from penstock.event.schema_changes import Policy, SchemaChange
+from penstock.io.columnar.known_keys import SnapshotKeys
+from penstock.io.columnar.one_schema import with_one_schema
+from penstock.io.columnar.preview import rows_of_event
+from penstock.io.columnar.replica import (
+    TableEvents,
+    events_of_epoch,
+    image_columns,
+    log_columns,
+    publish_tables_of_epoch,
+    table_for,
+)
+from penstock.io.columnar.table_rows import (
+    PREFIX,
+    History,
+    Mode,
+    StoredRow,
+    current_rows,
+    forget_before,
+    table_schema,
+)
+from penstock.io.staging.batch import StagedBatch
+from penstock.io.staging.delivery import LedgerEntry
+from penstock.io.staging.epochs import EpochDelivery
+from penstock.io.staging.preview import Written
+from penstock.tables import TableSelection
+
+
+class EpochTableTarget(ABC):
+    """See `penstock.io.staging.epochs.EpochTarget`. One table is one commit of an epoch.
+
+    A subclass is a frozen dataclass that has these fields.
+    """
+
+    mode: Mode
+    schema_changes: Policy
+    tombstone_seconds: float
+    selection: TableSelection
+    _keys: SnapshotKeys
+
+    @property
+    @abstractmethod
+    def pattern(self) -> str:
+        """The name of the table, which may have placeholders."""
+
+    @abstractmethod
+    def _errors(self, name: str) -> AbstractContextManager[None]:
+        """Turn errors of the service within the block into errors of the sink."""
+
+    @abstractmethod
+    def _open(self, name: str) -> Any:
+        """Return the table with its newest snapshot; None if there is none."""
+
+    @abstractmethod
+    def _create(self, name: str, columns: TableSchema) -> Any:
+        """Create an empty table, unless there is one now, and return it.
+
+        It has no entry in its ledger, so a crash after it repeats nothing.
+        """
+
+    @abstractmethod
+    def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> TableCommit:
+        """Return a commit that begins at the snapshot of a table."""
+
+    def selecting(self, selection: TableSelection) -> Self:
+        return replace(self, selection=selection)  # type: ignore[type-var]
+
+    def preview(self, event: ChangeEvent) -> list[Written]:
+        """Return the rows of an event; see `penstock.io.staging.preview`."""
+        if not event.source.table:  # a message of the log belongs to no table
+            return []
+        return rows_of_event(event, table_for(self.pattern, event.source, {}), self.mode)
+
+    def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
+        given: dict[str, Source] = {}
+
+        def publish(events: TableEvents) -> None:
+            name = table_for(self.pattern, events.source, given)
+            with self._errors(name):
+                self._publish(name, delivery, events)
+
+        publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish, self.schema_changes)
+
+    def _publish(self, name: str, delivery: EpochDelivery, events: TableEvents) -> None:
+        table = self._open(name)
+        # Created from the first epoch's columns: no table of a source is known before its first event.
+        if table is None:
+            created = with_one_schema(name, events, NO_COLUMNS, self.schema_changes)
+            table = self._create(name, created.schema)
+        commit = self._begin(table, name, delivery)
+        # Before anything is read: a repeated epoch costs only the metadata.
+        if delivery.is_delivered(commit.ledger()):
+            return
+        events = with_one_schema(
+            name, events, image_columns(commit.columns(), self.mode), self.schema_changes
+        )
+        before = commit.snapshot
+        # A log appends always, so it does not need the keys.
+        if self.mode != "log" and self._keys.are_new(name, before, events.events, commit.read_keys):
+            commit = replace(commit, are_new=True)
+        write = {"log": commit.write_log, "current": commit.write_current, "history": commit.write_history}
+        write[self.mode](events)
+        # If another writer committed too, the table has another snapshot, and the keys are read again.
+        self._keys.committed(name, commit.committed(before))
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit(ABC):
+    """One commit: the snapshot that it begins at, and what it must write besides the rows.
+
+    `are_new`: the table has no row with a key of the epoch. Then nothing is read, and the rows are appended.
+    """
+
+    table: Any
+    name: str
+    delivery: EpochDelivery
+    policy: Policy
+    tombstone_seconds: float
+    are_new: bool = False
+
+    @property
+    @abstractmethod
+    def snapshot(self) -> int | None:
+        """The number of the newest snapshot of the table that is known here."""
+
+    def committed(self, before: int | None) -> int | None:
+        """Return the snapshot that the commit has made, if it began at `before`."""
+        return self.snapshot
+
+    @abstractmethod
+    def columns(self) -> TableSchema:
+        """Return the columns of the table."""
+
+    @abstractmethod
+    def ledger(self) -> LedgerEntry | None:
+        """Return the entry of the writer in the table."""
+
+    @abstractmethod
+    def stored(self, what: str) -> int | None:
+        """Return a number that the writer has stored in the table: *truncated* or *forgotten*."""
+
+    @abstractmethod
+    def read_keys(self) -> Iterator[list[str]]:
+        """Yield the keys of all rows, as text."""
+
+    @abstractmethod
+    def fit(self, wanted: TableSchema) -> tuple[TableSchema, SchemaChange]:
+        """Return the columns of the table after the commit."""
+
+    @abstractmethod
+    def rows_with(self, keys: list[str]) -> list[StoredRow]:
+        """Return the rows with one of the keys."""
+
+    @abstractmethod
+    def rows_that_may_change(self, keys: list[str]) -> list[StoredRow]:
+        """Return the versions with one of the keys that are valid, and the deletions, which a late change must meet."""
+
+    @abstractmethod
+    def valid_rows(self) -> list[StoredRow]:
+        """Return the versions that are valid."""
+
+    @abstractmethod
+    def append_log(self, rows: Any, change: SchemaChange) -> None:
+        """Append change rows, a table of Arrow."""
+
+    @abstractmethod
+    def write_rows(
+        self,
+        rows: list[StoredRow],
+        changes: TableChanges,
+        after: TableSchema,
+        change: SchemaChange,
+        source: Source,
+    ) -> None:
+        """Replace the rows with the keys of `rows`; remove what a TRUNCATE and the age of tombstones remove."""
+
+    @abstractmethod
+    def write_versions(
+        self, rows: list[StoredRow], after: TableSchema, change: SchemaChange, source: Source
+    ) -> None:
+        """Replace the versions of `rows`, each of one key."""
+
+    @property
+    def compares_versions(self) -> bool:
+        """Whether `write_rows` compares versions when it writes."""
+        return False
+
+    @property
+    def truncated(self) -> Version | None:
+        """The newest TRUNCATE of earlier epochs; its transaction is not kept, so all of it counts as later."""
+        order = self.stored("truncated")
+        return None if order is None else Version(order)
+
+    def forget_before(self, newest: int) -> int | None:
+        """Return the time before which tombstones are to be removed now, in nanoseconds; None: not in this commit."""
+        # Tombstones stay until a commit that reads the table anyway.
+        if self.are_new:
+            return None
+        return forget_before(newest, self.stored("forgotten"), self.tombstone_seconds)
+
+    def write_log(self, events: TableEvents) -> None:
+        """Append the change rows. A new column is added to the three images."""
+        columns, change = log_columns(self.name, self.columns(), events.schema, self.policy)
+        self.append_log(change_rows(events.events, columns), change)
+
+    def write_current(self, events: TableEvents) -> None:
+        """Write the newest version of each row."""
+        for changes in fold(events.events).values():
+            after, change = self.fit(table_schema(changes.schema, "current"))
+            data = frozenset(column.name for column in after if not column.name.startswith(PREFIX))
+            guarded = data if self.compares_versions else None
+            rows = current_rows(changes, self.rows_with, self.truncated, guarded=guarded)
+            self.write_rows(rows, changes, after, change, events.source)
+
+    def write_history(self, events: TableEvents) -> None:
+        """Write the versions that are new or end."""
+        history = History(self.rows_that_may_change, self.valid_rows, self.rows_with)
+        rows = history.add(events.events)
+        after, change = self.fit(table_schema(history.schema, "history"))
+        self.write_versions(rows, after, change, events.source)
