@@ -34,7 +34,7 @@ from tests.support.oracle.kill import Run
 from tests.support.oracle.lines import visible_files
 
 PROJECT, INSTANCE, DATABASE = "penstock-demo", "demo", "bank"
-LEAST_MODS, LEAST_EVENTS = 20_000, 15
+MIN_MODS, MIN_EVENTS = 20_000, 15
 EPOCH_SECONDS = "1"
 """Longer than the default of 0.5 s: on a busy machine the emulator answers late, and short epochs repeat queries."""
 
@@ -79,7 +79,7 @@ def writing(environment: dict[str, str], seed: int) -> Iterator[subprocess.Popen
     """Run a child process that writes until its standard input is closed."""
     command = [sys.executable, "-m", "benchmarks.demo.writers", PROJECT, INSTANCE, DATABASE]
     child = subprocess.Popen(
-        [*command, str(seed), str(LEAST_MODS)],
+        [*command, str(seed), str(MIN_MODS)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -133,10 +133,10 @@ def report(proof: Proof, folder: Path) -> int:
         f"{events['splits']} splits, {events['merges']} merges, {events['moves']} moves"
     )
     wrong = list(proof.wrong)
-    if proof.mods < LEAST_MODS:
-        wrong.append(f"too few changes to prove anything: {proof.mods:,} of {LEAST_MODS:,}")
-    if events.total() < LEAST_EVENTS:
-        wrong.append(f"too few splits, merges and moves: {events.total()} of {LEAST_EVENTS}")
+    if proof.mods < MIN_MODS:
+        wrong.append(f"too few changes to prove anything: {proof.mods:,} of {MIN_MODS:,}")
+    if events.total() < MIN_EVENTS:
+        wrong.append(f"too few splits, merges and moves: {events.total()} of {MIN_EVENTS}")
     for sentence in wrong[:20]:
         print(f"    WRONG: {sentence}")
     if wrong:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from penstock.io.staging.record_format import Format
+from penstock.io.staging.format import Format
 
 Guarantee = Literal["transactional", "idempotent"]
 

@@ -10,7 +10,7 @@ import msgspec
 from penstock.event.model import ChangeEvent
 from penstock.event.replica import encode_version
 from penstock.io.staging.delivery import Refusal
-from penstock.io.staging.record_format import Format
+from penstock.io.staging.format import Format
 
 EVENT_ID, VERSION = "penstock.id", "penstock.version"
 """Headers of every record: the id of its event, and its version as sortable text."""

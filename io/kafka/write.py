@@ -9,7 +9,7 @@ from typing import Any, get_args
 from penstock.io.kafka.target import Guarantee, KafkaTarget
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
 from penstock.io.staging.connector import Connector
-from penstock.io.staging.record_format import Format
+from penstock.io.staging.format import Format
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
 

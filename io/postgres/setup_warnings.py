@@ -23,7 +23,6 @@ select current_setting('server_version_num')::int, pg_is_in_recovery(),
         and exists (select from pg_replication_slots physical
                     where physical.active_pid = pg_stat_replication.pid and physical.slot_type = 'physical')),
        coalesce(current_setting('synchronized_standby_slots', true), ''),
-       coalesce(current_setting('sync_replication_slots', true), ''),
        (select count(*) from pg_publication_tables where pubname = any(%(publications)s))
 from (select) one left join pg_replication_slots slot on slot.slot_name = %(slot)s
 """
@@ -44,7 +43,6 @@ class Facts(NamedTuple):
     temporary: bool | None
     standbys: int
     synchronized_slots: str
-    sync_slots: str
     tables: int
 
 

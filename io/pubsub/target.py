@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.io.staging.record_format import Format
+from penstock.io.staging.format import Format
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ import msgspec
 
 from penstock.event.model import ChangeEvent
 from penstock.event.replica import encode_version
-from penstock.io.staging.record_format import Format, Formatted
+from penstock.io.staging.format import Format, Formatted
 
 EVENT_ID, VERSION = "penstock_id", "penstock_version"
 """Attributes of every message: the id of its event with the number of the message, and the version of the event."""
 
-LONGEST_DATA, LONGEST_KEY, LONGEST_ATTRIBUTE, MOST_ATTRIBUTES = 10_000_000, 1024, 1024, 100
+MAX_DATA, MAX_KEY, MAX_ATTRIBUTE, MAX_ATTRIBUTES = 10_000_000, 1024, 1024, 100
 """Limits of Pub/Sub in bytes, and the number of attributes. Source: Pub/Sub documentation, "Quotas and limits"."""
 
 
@@ -72,14 +72,12 @@ def _text(value: bytes) -> str:
 
 def _check(message: Message) -> None:
     # 100,000 bytes are left for attributes and the rest of the request.
-    if len(message.data) > LONGEST_DATA - 100_000:
-        raise ValueError(f"the message has {len(message.data)} bytes, and Pub/Sub takes {LONGEST_DATA}")
-    if len(message.attributes) > MOST_ATTRIBUTES:
+    if len(message.data) > MAX_DATA - 100_000:
+        raise ValueError(f"the message has {len(message.data)} bytes, and Pub/Sub takes {MAX_DATA}")
+    if len(message.attributes) > MAX_ATTRIBUTES:
         raise ValueError(
-            f"the message has {len(message.attributes)} attributes, and Pub/Sub takes {MOST_ATTRIBUTES}"
+            f"the message has {len(message.attributes)} attributes, and Pub/Sub takes {MAX_ATTRIBUTES}"
         )
     for name, value in message.attributes.items():
-        if len(value.encode()) > LONGEST_ATTRIBUTE:
-            raise ValueError(
-                f"attribute {name} has more than {LONGEST_ATTRIBUTE} bytes, the limit of Pub/Sub"
-            )
+        if len(value.encode()) > MAX_ATTRIBUTE:
+            raise ValueError(f"attribute {name} has more than {MAX_ATTRIBUTE} bytes, the limit of Pub/Sub")

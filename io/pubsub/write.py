@@ -8,7 +8,7 @@ from typing import Any
 from penstock.io.pubsub.target import PubSubTarget
 from penstock.io.staging.arguments import SOURCE_NAMES, check_placeholders
 from penstock.io.staging.connector import Connector
-from penstock.io.staging.record_format import Format
+from penstock.io.staging.format import Format
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
 

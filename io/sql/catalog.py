@@ -37,7 +37,7 @@ order by a.attnum
 # "if not exists". The number is arbitrary; locks of this kind are per database.
 _LOCK = "select pg_advisory_xact_lock(7236837465)"
 
-_LONGEST_NAME = 63
+_MAX_NAME = 63
 """Bytes of an identifier; PostgreSQL cuts longer ones without an error."""
 
 
@@ -127,9 +127,9 @@ class Catalog:
 
 def _check_names(name: TableName, columns: tuple[str, ...] | list[str]) -> None:
     for each in (name.table, *columns):
-        if len(each.encode()) > _LONGEST_NAME:
+        if len(each.encode()) > _MAX_NAME:
             raise SqlTargetError(
-                f"{each!r} has more than {_LONGEST_NAME} bytes, which PostgreSQL cuts: rename the table with "
+                f"{each!r} has more than {_MAX_NAME} bytes, which PostgreSQL cuts: rename the table with "
                 "table=, or the column with RenameColumns"
             )
 

@@ -20,7 +20,7 @@ from penstock.io.staging.store import FileStore, store_of
 from penstock.object_stores.store import in_parallel
 from penstock.publish import CheckpointPosition
 
-_MOST_EARLY = 100
+_MAX_EARLY = 100
 """Files of one epoch that the driver publishes: the tasks move many files sooner than one thread."""
 
 
@@ -72,7 +72,7 @@ class PublishFilesFn(beam.DoFn):
 
     def publish_early(self, publications: Collection[Publication]) -> None:
         """Move the files now, where a move is a rename; see `penstock.publish.PublishesEarly`."""
-        for publication in islice(publications, _MOST_EARLY):
+        for publication in islice(publications, _MAX_EARLY):
             store = store_of(publication.output)
             # A store that answers late copies the file in several requests, which would all be sent twice.
             if not store.answers_late:

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 UNAVAILABLE_SECONDS = 600.0
 """How long work is repeated for a target that does not answer."""
 
-_LONGEST_PAUSE, _LOG_SECONDS = 10.0, 60.0
+_MAX_PAUSE, _LOG_SECONDS = 10.0, 60.0
 
 _Result = TypeVar("_Result")
 
@@ -46,7 +46,7 @@ def repeat_while_unavailable(
     retrying = Retrying(
         retry=retry_if_exception_type(TargetUnavailableError),
         # Random, so that the senders of an epoch do not all ask again at the same moment.
-        wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE),
+        wait=wait_random_exponential(multiplier=0.1, max=_MAX_PAUSE),
         # Counted from the first try, not per pause.
         stop=lambda state: clock() - begun >= unavailable_seconds,
         before_sleep=log,

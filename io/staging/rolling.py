@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from penstock.io.staging.blocks import END_OF_TIME_US, RecordBlock
 
-LONGEST_US = 366 * 86_400 * 1_000_000
+MAX_US = 366 * 86_400 * 1_000_000
 """The longest time for which a file may stay open. A later due time would fit neither a timer nor a checkpoint."""
 
 
@@ -55,9 +55,9 @@ class RollingPolicy:
     at_bytes: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.after_us <= LONGEST_US:
+        if not 0 <= self.after_us <= MAX_US:
             raise ValueError(
-                f"roll_seconds must be 0 (every epoch) to {LONGEST_US // 1_000_000:,} (a year), "
+                f"roll_seconds must be 0 (every epoch) to {MAX_US // 1_000_000:,} (a year), "
                 f"got {self.after_us // 1_000_000}."
             )
         if self.at_bytes < 1:

@@ -304,7 +304,6 @@ def _description(stream: ChangeStream, described: Any, feed: Any, topic: Any) ->
         feed.virtual_timestamps,
         feed.resolved_timestamps_interval.ToNanoseconds() / NANOS,
         feed.HasField("initial_scan_progress"),
-        feed.state == _TABLE_ONLY.STATE_INITIAL_SCAN,
         feed.schema_changes,
         feed.state == _TABLE_ONLY.STATE_DISABLED,
         topic.retention_period.ToNanoseconds() / NANOS,

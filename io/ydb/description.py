@@ -28,7 +28,7 @@ class Description:
     """A changefeed.
 
     - `table`: its columns and key, with the mode and the format of the changefeed.
-    - `barrier_seconds`: interval of barriers; 0: none. `initial_scan`: one was launched, `scanning`: it still runs.
+    - `barrier_seconds`: interval of barriers; 0: none. `initial_scan`: one was launched.
     - `disabled`: it takes no more changes.
     - `retention_seconds`: how long records are kept.
     - `created_at`: virtual timestamp of the creation of the topic.
@@ -38,7 +38,6 @@ class Description:
     virtual_timestamps: bool
     barrier_seconds: float
     initial_scan: bool
-    scanning: bool
     schema_changes: bool
     disabled: bool
     retention_seconds: float

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[3]
-MOST_MIB = 40
+MAX_MIB = 40
 """How much more memory a large transaction may need than small ones with the same rows. Its rows have 400 MiB."""
 ROWS = 1_000_000
 SMALL_ROWS = 50_000
@@ -104,7 +104,7 @@ def test_a_transaction_of_a_million_rows_needs_flat_memory(
     write_large_transaction(database)
     found = read_in_process(database, ROWS, steps=500, **WAYS[way])
     assert found["parts"] > 50
-    assert found["peak"] - found["before"] < MOST_MIB
+    assert found["peak"] - found["before"] < MAX_MIB
     campaign.record(
         f"postgres-memory-{way}",
         rows=ROWS,
@@ -120,7 +120,7 @@ def test_rows_of_a_megabyte_are_read_a_few_at_a_time(database: Database, way: st
     database.execute("alter table t alter v set storage external")
     database.execute("insert into t select i, repeat('x', 1000000) from generate_series(1, 400) i")
     found = read_in_process(database, 400, steps=1, **WAYS[way])
-    assert found["peak"] - found["before"] < MOST_MIB
+    assert found["peak"] - found["before"] < MAX_MIB
 
 
 @pytest.mark.spark
@@ -136,7 +136,7 @@ def test_a_pipeline_needs_no_more_memory_for_a_large_transaction(
     places = [line.content["sequence"] for line in read_lines(tmp_path / "large" / "out")]
     # The last small transactions are read again, because a slot is confirmed when the next bundle begins.
     assert sorted(places)[-(ROWS - 1000) :] == list(range(1001, ROWS + 1))
-    assert peak - before < MOST_MIB
+    assert peak - before < MAX_MIB
     campaign.record(
         f"postgres-memory-pipeline-{way}", rows=ROWS, before_mib=round(before), peak_mib=round(peak)
     )

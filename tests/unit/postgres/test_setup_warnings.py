@@ -12,7 +12,7 @@ from penstock.io.postgres.source import ChangeStream
 from penstock.setup_warning import SetupWarning
 
 STREAM = ChangeStream("shop", "changes", "penstock", 0, None)
-HEALTHY = Facts(180_000, False, "50GB", "0", "reserved", 1 << 30, False, False, 0, "", "", 3)
+HEALTHY = Facts(180_000, False, "50GB", "0", "reserved", 1 << 30, False, False, 0, "", 3)
 
 
 def warnings(*, unidentified: tuple[str, ...] = (), **facts: Any) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import OpenFileCoder
-from penstock.io.staging.rolling import LONGEST_US, RollingPolicy
+from penstock.io.staging.rolling import MAX_US, RollingPolicy
 
 
 def block(length: int, event_us: int = 0) -> RecordBlock:
@@ -48,7 +48,7 @@ def test_a_file_holds_the_watermark_at_its_earliest_event_time_in_any_order_of_a
 
 
 def test_the_longest_wait_fits_into_a_checkpoint():
-    file = RollingPolicy(LONGEST_US, 1).open(now_us=1_700_000_000_000_000)
+    file = RollingPolicy(MAX_US, 1).open(now_us=1_700_000_000_000_000)
     assert OpenFileCoder().decode(OpenFileCoder().encode(file)) == file
 
 

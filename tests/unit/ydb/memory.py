@@ -46,7 +46,6 @@ def described(topic: Topic, **changed: Any) -> Description:
         "virtual_timestamps": True,
         "barrier_seconds": 1.0,
         "initial_scan": False,
-        "scanning": False,
         "schema_changes": False,
         "disabled": False,
         "retention_seconds": topic.retention_seconds,

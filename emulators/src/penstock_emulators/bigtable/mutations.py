@@ -13,7 +13,7 @@ from penstock_emulators.bigtable.wire import Mutation
 
 NOT_FOUND, INVALID_ARGUMENT = 5, 3
 SERVER_TIME = -1
-MOST_CHANGES = 100_000
+MAX_CHANGES = 100_000
 """Mutations or rules in one request."""
 
 
@@ -33,8 +33,8 @@ def misshapen(changes: int, *keys: bytes) -> Refusal | None:
     """
     if not all(keys):
         return Refusal(INVALID_ARGUMENT, "a row key has at least one byte")
-    if not 1 <= changes <= MOST_CHANGES:
-        return Refusal(INVALID_ARGUMENT, f"{changes} mutations or rules; pass 1 to {MOST_CHANGES}")
+    if not 1 <= changes <= MAX_CHANGES:
+        return Refusal(INVALID_ARGUMENT, f"{changes} mutations or rules; pass 1 to {MAX_CHANGES}")
     return None
 
 

@@ -35,11 +35,11 @@ from penstock_emulators.simulated_spanner.timestamp import SECOND, format_timest
 from penstock_emulators.simulated_spanner.tokens import Reader, Token, tokenize
 
 _ARGUMENTS = ("start_timestamp", "end_timestamp", "partition_token", "heartbeat_milliseconds", "read_options")
-_MOST_IN_FUTURE = 10 * 60 * SECOND
-_LONGEST_MUTABLE = 30 * 60 * SECOND
+_MAX_IN_FUTURE = 10 * 60 * SECOND
+_MAX_MUTABLE = 30 * 60 * SECOND
 _HEARTBEATS_MS = range(100, 300_001)
 """The documentation says 1,000 to 300,000; the service takes less, as the emulator does."""
-_MOST_ROWS = 1_000
+_MAX_ROWS = 1_000
 """Records of one poll, so that a long backlog is sent in parts."""
 _BEFORE_ALL: Place = (-(1 << 80), 0)
 _AFTER_ALL = 1 << 40
@@ -238,7 +238,7 @@ class RunningQuery:
         after = max(self.place, (query.start, -1))
         # Records are found by place, not by index: retention drops records from the front of the log.
         found = partition.between(after, until)
-        indexes = found[:_MOST_ROWS]
+        indexes = found[:_MAX_ROWS]
         rows: list[tuple[Record, Partition | None, int]] = [
             (partition.records[index], partition, index) for index in indexes
         ]
@@ -304,11 +304,11 @@ def open_query(database: Database, query: ChangeQuery, now: int, resume: Place |
     oldest = max(now - stream.retention, stream.created)
     if query.start < oldest:
         raise _too_old(oldest, query.start)
-    if query.start > now + _MOST_IN_FUTURE:
+    if query.start > now + _MAX_IN_FUTURE:
         raise out_of_range(
             "Specified start_timestamp is too far in the future. Please specify a start_timestamp within the "
             f"earliest read timestamp: {format_timestamp(oldest)}, and the current maximum start timestamp: "
-            f"{format_timestamp(now + _MOST_IN_FUTURE)}. Received start_timestamp: "
+            f"{format_timestamp(now + _MAX_IN_FUTURE)}. Received start_timestamp: "
             f"{format_timestamp(query.start)}."
         )
     if stream.definition.partition_mode == MUTABLE:
@@ -330,7 +330,7 @@ def _check_mutable_end(query: ChangeQuery, now: int) -> None:
     """Source: apache/beam#34967 and #37459: the end must be given and near."""
     if query.end is None:
         raise invalid("end_timestamp must not be null for MUTABLE_KEY_RANGE change streams.")
-    latest = max(now, query.start) + _LONGEST_MUTABLE
+    latest = max(now, query.start) + _MAX_MUTABLE
     if query.end > latest:
         raise out_of_range(
             "Specified end_timestamp is too far in the future. Please specify an end_timestamp at most 30 "

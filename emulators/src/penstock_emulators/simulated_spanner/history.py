@@ -27,7 +27,7 @@ from penstock_emulators.simulated_spanner.value import Value
 # The edges of 64 bits, and the first integer that a double cannot hold.
 _INT64_EDGES = ("0", "-1", str((1 << 63) - 1), str(-(1 << 63)), str((1 << 53) + 1))
 _TEXTS = ("", "NULL", "{}", "Zoë ✓ 東京", 'quotes " and \\ and \n lines', "\u2028", "\x7f")
-_MOST_NANOSECONDS = 2_000_000_000
+_MAX_NANOSECONDS = 2_000_000_000
 """Longest time between two steps of a history."""
 
 
@@ -50,7 +50,7 @@ def play(
     functions = [ranges for stream in database.streams.values() for ranges in stream.functions.values()]
     for _ in range(steps):
         # Often nothing, so that several things happen at one time.
-        clock.advance(rng.choice((0, 0, 1_000, rng.randrange(_MOST_NANOSECONDS))))
+        clock.advance(rng.choice((0, 0, 1_000, rng.randrange(_MAX_NANOSECONDS))))
         if functions and rng.random() < churn_share:
             ranges = rng.choice(functions)
             change = next_change(rng, ranges, limits)

@@ -6,7 +6,7 @@ Source: Spanner documentation, "GoogleSQL data definition language", "PostgreSQL
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock_emulators.simulated_spanner.column_type import GOOGLESQL, ColumnType
@@ -16,7 +16,7 @@ from penstock_emulators.simulated_spanner.value import Value
 CAPTURE_TYPES = ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALUES")
 IMMUTABLE, MUTABLE = "IMMUTABLE_KEY_RANGE", "MUTABLE_KEY_RANGE"
 DEFAULT_PLACEMENT = "default"
-MOST_STREAMS, MOST_STREAMS_PER_TABLE = 10, 3
+MAX_STREAMS, MAX_STREAMS_PER_TABLE = 10, 3
 """Limits. Source: Spanner documentation, "Quotas and limits", "Change streams"."""
 
 
@@ -135,10 +135,6 @@ class Schema:
         if found is None:
             raise not_found(f"Change Stream not found: {name}")
         return self.streams[found]
-
-    def watchers(self, table: Table) -> Iterator[StreamDefinition]:
-        """Yield the streams that watch a table."""
-        return (each for each in self.streams.values() if each.watched(table) is not None)
 
 
 def find(names: Mapping[str, object], name: str) -> str | None:

@@ -11,8 +11,8 @@ from penstock_emulators.simulated_spanner.errors import failed
 from penstock_emulators.simulated_spanner.schema import (
     CAPTURE_TYPES,
     IMMUTABLE,
-    MOST_STREAMS,
-    MOST_STREAMS_PER_TABLE,
+    MAX_STREAMS,
+    MAX_STREAMS_PER_TABLE,
     MUTABLE,
     Schema,
     StreamDefinition,
@@ -43,10 +43,10 @@ def create_stream(schema: Schema, reader: Reader) -> None:
     name = reader.identifier()
     if find(schema.streams, name) is not None:
         raise failed(f"Duplicate name in schema: {name}.")
-    if len(schema.streams) >= MOST_STREAMS:
+    if len(schema.streams) >= MAX_STREAMS:
         raise failed(
             f"Cannot add Change Stream {name} : because the maximum number of Change Streams per Database "
-            f"(limit {MOST_STREAMS}) has been reached."
+            f"(limit {MAX_STREAMS}) has been reached."
         )
     stream = StreamDefinition(name)
     if reader.accept("FOR"):
@@ -130,10 +130,10 @@ def _check_watchers(schema: Schema, stream: StreamDefinition) -> None:
     for table in schema.tables.values():
         if stream.watched(table) is None:
             continue
-        if sum(each.watched(table) is not None for each in others) >= MOST_STREAMS_PER_TABLE:
+        if sum(each.watched(table) is not None for each in others) >= MAX_STREAMS_PER_TABLE:
             raise failed(
                 f"Failed to create or alter Change Stream {stream.name} : because it is not allowed to have "
-                f"more than {MOST_STREAMS_PER_TABLE} Change Streams tracking the same table or non-key column "
+                f"more than {MAX_STREAMS_PER_TABLE} Change Streams tracking the same table or non-key column "
                 f"or ALL: {table.name}."
             )
 

@@ -29,7 +29,7 @@ from penstock_emulators.ydb.topic import Message, Partition, Topic, TopicError
 
 _SUCCESS = ydb_status_codes_pb2.StatusIds.SUCCESS
 _Read = ydb_topic_pb2.StreamReadMessage
-_MOST_MESSAGES = 1000
+_MAX_MESSAGES = 1000
 """In one ReadResponse."""
 
 
@@ -211,7 +211,7 @@ class ReadSession:
         partition = session.partition
         offset = max(session.offset or 0, partition.first)
         chosen: list[tuple[int, Message]] = []
-        size, allowed = 0, _MOST_MESSAGES if most is None else min(_MOST_MESSAGES, most - self.sent)
+        size, allowed = 0, _MAX_MESSAGES if most is None else min(_MAX_MESSAGES, most - self.sent)
         while offset < partition.end and len(chosen) < allowed:
             message = partition.message(offset)
             if message.written_at >= session.read_from:
