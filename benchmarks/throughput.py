@@ -84,8 +84,9 @@ def cost_of(command: Sequence[object], log: Path) -> Cost:
         SystemExit: it failed; the message has the end of its output.
     """
     with log.open("wb") as output:
+        # A pipe that stays open, because the program around Debezium's engine ends when its standard input does.
         child = subprocess.Popen(
-            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            [str(word) for word in command], stdin=subprocess.PIPE, stdout=output, stderr=output
         )
         watch = Stopwatch(child.pid)
         # Not waited for yet: a zombie still has its CPU time, and the time of the children that it waited for, in
