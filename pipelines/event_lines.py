@@ -308,11 +308,11 @@ class NativeLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         """Return the lines."""
         records, letters = _divided(records)
         write_letters(letters, self._options)
-        return records | "Lines" >> beam.FlatMap(self._to_lines).with_output_types(Line)
+        return records | "Lines" >> ElementTransform(self._to_lines, Line)
 
 
 def readable(source: Any, options: EventOptions) -> beam.PTransform:
-    """Return a source with the logs that are wanted.
+    """Return a source with the logs that are wanted. It emits batches (`penstock.batches`).
 
     With `dead_letters` its output is the pair (records, records that cannot be decoded).
     """
@@ -322,6 +322,7 @@ def readable(source: Any, options: EventOptions) -> beam.PTransform:
         source = source.for_preview()
     elif options.notification_log is not None:
         source = source.with_notifications(WriteToJsonLines(options.notification_log, table="notifications"))
+    source = source.in_batches()
     return source if options.dead_letters is None else source.with_exception_handling()
 
 

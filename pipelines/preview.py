@@ -24,6 +24,7 @@ from uuid import uuid4
 import apache_beam as beam
 import msgspec
 
+from penstock.batches import SingleElements
 from penstock.event import ChangeEvent
 from penstock.io.staging.preview import Preview as WhatIsWritten
 from penstock.io.staging.preview import Written
@@ -103,7 +104,7 @@ class ShowWritten(beam.PTransform):  # type: ignore[misc, unused-ignore]
     def expand(self, elements: Any) -> Any:
         """Return the texts, after they have arrived."""
         show = _ShowFn(self._show, self._preview.limit, self._kind, refuses=self._refuses)
-        shown = elements | "Show" >> beam.ParDo(show).with_output_types(bytes)
+        shown = elements | SingleElements() | "Show" >> beam.ParDo(show).with_output_types(bytes)
         return shown | "Collect" >> PublishOnDriver(partial(_collect, self._preview._id))
 
 
