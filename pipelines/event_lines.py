@@ -37,7 +37,7 @@ from penstock.transforms.formats.capture import MODES, check_capture
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_log import LogRecordFormat, table_of_record
 from penstock.transforms.formats.formatted import Format
-from penstock.transforms.formats.lines import Line, RecordLines
+from penstock.transforms.formats.lines import Line, RecordLines, line_runs
 
 
 class ToEvents:
@@ -263,7 +263,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
     def expand(self, records: Any) -> beam.PCollection[Line]:
         """Apply the steps to the output of a `readable` source; a step that has nothing to do is left out."""
         if (direct := self._direct_lines()) is not None:
-            return records | "ToLines" >> ElementTransform(direct, Line)
+            return records | "ToLines" >> self._to_lines(direct)
         events, letters = self._to_events.events(records)
         apply = partial(self._to_events.apply, letters)
         if self._options.barrier_seconds:
@@ -273,7 +273,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         else:
             if self._metadata is not None:
                 events |= "TransactionMetadata" >> WithTransactionMetadata(self._metadata)
-            lines = apply(events, "ToLines", ElementTransform(self._lines, Line))
+            lines = apply(events, "ToLines", self._to_lines(self._lines))
         write_letters(letters, self._options)
         return lines
 
@@ -290,8 +290,12 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         if self._system != "postgres":
             return None
         stream = self._stream
-        direct = LogRecordFormat(format, database=stream.database, stream=stream.publication)
+        keyed = self._shards > 1
+        direct = LogRecordFormat(format, database=stream.database, stream=stream.publication, keyed=keyed)
         return RecordLines(direct, options.lines, table=table_of_record)
+
+    def _to_lines(self, lines: RecordLines) -> ElementTransform:
+        return ElementTransform(lines, Line, whole=None if self._options.preview else lines.runs)
 
     def _barriers(self) -> Barriers:
         return Barriers(shards=self._shards, interval_seconds=self._options.barrier_seconds, per_table=True)
@@ -308,7 +312,8 @@ class NativeLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         """Return the lines."""
         records, letters = _divided(records)
         write_letters(letters, self._options)
-        return records | "Lines" >> ElementTransform(self._to_lines, Line)
+        whole = None if self._options.preview else partial(line_runs, self._to_lines)
+        return records | "Lines" >> ElementTransform(self._to_lines, Line, whole=whole)
 
 
 def readable(source: Any, options: EventOptions) -> beam.PTransform:

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import TaggedOutput
+from apache_beam.utils.windowed_value import WindowedValue
 from typing_extensions import Self
 
 from penstock.batches import ElementBatch, SingleElements, is_batched, single
 from penstock.errors import DecodeError, ServiceError
+from penstock.io.staging.blocks import RecordRun
 
 
 class ElementTransform(beam.PTransform):
@@ -24,9 +26,16 @@ class ElementTransform(beam.PTransform):
     (`penstock.batches`) give batches.
     """
 
-    def __init__(self, process: Callable[[Any], Iterable[Any]], output_type: Any) -> None:
+    def __init__(
+        self,
+        process: Callable[[Any], Iterable[Any]],
+        output_type: Any,
+        *,
+        whole: Whole | None = None,
+    ) -> None:
+        """`whole`: does the same for a whole batch, in less time."""
         super().__init__()
-        self._process = process
+        self._process, self._whole = process, whole
         self._output_type = output_type
         self._handling: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
@@ -71,25 +80,41 @@ class ElementTransform(beam.PTransform):
 
     def _apply_to_batches(self, batches: beam.PCollection[Any], name: str) -> Any:
         if self._handling is None:
-            fn = _BatchFn(self._process)
+            fn = _BatchFn(self._process, self._whole)
             return batches | name >> beam.ParDo(fn).with_output_types(ElementBatch)
-        fn = _HandlingBatchFn(self._process)
+        fn = _HandlingBatchFn(self._process, self._whole)
         outputs = batches | name >> beam.ParDo(fn).with_outputs(_FAILED, main="good")
         # Set by hand: `is_batched` of the next step looks at this type.
         outputs["good"].element_type = ElementBatch
         return outputs["good"], outputs[_FAILED]
 
 
+Whole = Callable[[list[Any], list[int]], list[RecordRun]]
+"""From the elements of a batch and their event times, in µs since 1970, to finished records."""
+
 _FAILED = "failed"
+
+
+def _runs(runs: list[RecordRun]) -> Iterator[WindowedValue]:
+    """Yield runs as a batch, each at the earliest time of its records."""
+    if runs:
+        yield ElementBatch(runs, [min(run.times_us) for run in runs]).windowed()
 
 
 class _BatchFn(beam.DoFn):
     """Applies the function to each element of a batch; emits a batch, or nothing if no element gave an output."""
 
-    def __init__(self, process: Callable[[Any], Iterable[Any]]) -> None:
-        self._process = process
+    def __init__(
+        self,
+        process: Callable[[Any], Iterable[Any]],
+        whole: Whole | None = None,
+    ) -> None:
+        self._process, self._whole = process, whole
 
     def process(self, batch: ElementBatch) -> Iterator[Any]:
+        if self._whole is not None:
+            yield from _runs(self._whole(*batch))
+            return
         elements: list[Any] = []
         times_us: list[int] = []
         for element, time_us in zip(batch.elements, batch.times_us, strict=True):
@@ -105,6 +130,16 @@ class _HandlingBatchFn(_BatchFn):
     """The same with a second output for the elements for which the function raises; the others stay in their batch."""
 
     def process(self, batch: ElementBatch) -> Iterator[Any]:
+        if self._whole is not None:
+            try:
+                runs = self._whole(*batch)
+            except Exception as error:
+                if _fails_the_bundle(error):
+                    raise
+            else:
+                yield from _runs(runs)
+                return
+        # One by one, so that only the elements are left out for which the function raises.
         elements: list[Any] = []
         times_us: list[int] = []
         for element, time_us in zip(batch.elements, batch.times_us, strict=True):

@@ -76,7 +76,7 @@ class ReaderMetrics:
         Here each record is one change. A source overrides it to count the changes in a record, and its lineage.
         """
         self._records += len(records)
-        self._changes += sum(type(record) is not UndecodableRecord for record in records)
+        self._changes += len(records) - list(map(type, records)).count(UndecodableRecord)
 
     @property
     def emitted(self) -> bool:

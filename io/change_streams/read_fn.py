@@ -358,12 +358,11 @@ class _BatchOutputs(_Outputs):
     def of(self, records: Sequence[Any]) -> Iterable[Any]:
         elements, times_us = self._waiting
         others = []
-        for record in records:
-            if type(record) in _NOT_BATCHED:
-                others.append(self._output(record))
-            else:
-                elements.append(record)
-                times_us.append(record.commit_timestamp // 1000)
+        if not _NOT_BATCHED.isdisjoint(map(type, records)):
+            others = [self._output(record) for record in records if type(record) in _NOT_BATCHED]
+            records = [record for record in records if type(record) not in _NOT_BATCHED]
+        elements += records
+        times_us += [record.commit_timestamp // 1000 for record in records]
         return others if len(elements) < MAX_ELEMENTS else [*others, *self.rest()]
 
     def rest(self) -> Iterable[Any]:

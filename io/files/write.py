@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import apache_beam as beam
 
 from penstock.io.files.json_lines import JsonLines, LineCompression, json_line
 from penstock.io.files.names import Key, bucket_name, event_hour, stable_hash
+from penstock.io.staging.blocks import RecordRun
+from penstock.io.staging.collect import Place
 from penstock.io.staging.publication import PublishedFile
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.store import store_of
@@ -102,6 +104,7 @@ class WriteToJsonLines(beam.PTransform):
             self._store,
             encode=self._lines.encode,
             bucket=self._lines.bucket,
+            places=self._lines.places,
             format=self._format,
             policy=self._policy,
             in_event_time_order=self._in_event_time_order,
@@ -135,6 +138,16 @@ class _Lines:
     def bucket(self, element: Any, event_us: int) -> str:
         table = self.table if isinstance(self.table, str) else self.table(element)
         return bucket_name(table, event_hour(event_us), self._shard(element), self.shards)
+
+    def places(self, run: RecordRun) -> Iterator[Place]:
+        """Yield the buckets of the lines of a run, whose key is the pair (table, key)."""
+        table, keys, lines, times_us = run
+        if self.shards == 1 and event_hour(min(times_us)) == event_hour(max(times_us)):  # nearly always
+            yield bucket_name(table, event_hour(times_us[0]), 0, 1), times_us, lines
+            return
+        for number, (time_us, line) in enumerate(zip(times_us, lines, strict=True)):
+            shard = stable_hash((table, keys[number])) % self.shards if keys and self.shards > 1 else 0
+            yield bucket_name(table, event_hour(time_us), shard, self.shards), (time_us,), (line,)
 
     def _shard(self, element: Any) -> int:
         if self.shard is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any, NamedTuple
 
 from typing_extensions import Self
 
@@ -42,7 +43,12 @@ class RecordBlock:
         """Return a block of `records`."""
         # One pass over the records, and `join` once: the payload of a block has thousands of them.
         times_us, encoded = zip(*records, strict=True)
-        return cls(times_us, tuple(map(len, encoded)), b"".join(encoded))
+        return cls.joined(times_us, encoded)
+
+    @classmethod
+    def joined(cls, times_us: Sequence[int], records: Sequence[bytes]) -> Self:
+        """Return a block of `records` with their event times."""
+        return cls(tuple(times_us), tuple(map(len, records)), b"".join(records))
 
     @classmethod
     def empty(cls) -> Self:
@@ -60,6 +66,19 @@ class RecordBlock:
         for time_us, length in zip(self.times_us, self.lengths, strict=True):
             yield time_us, self.payload[start : start + length]
             start += length
+
+
+class RecordRun(NamedTuple):
+    """Encoded records of one table in order, which an earlier step has made of a batch. Never empty.
+
+    Each list has one entry for each record: the order key, the record as the file has it, and the event time in µs
+    since 1970. `keys` is None if the sink has one shard.
+    """
+
+    table: str
+    keys: list[Any] | None
+    records: list[bytes]
+    times_us: list[int]
 
 
 def blocks_of(records: Sequence[TimedRecord]) -> Iterator[RecordBlock]:

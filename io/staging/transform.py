@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import apache_beam as beam
 
-from penstock.io.staging.collect import CollectRecordsFn, in_global_window
+from penstock.io.staging.blocks import RecordRun
+from penstock.io.staging.collect import CollectRecordsFn, Place, in_global_window
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.publication import PublishedFile
@@ -30,6 +31,7 @@ class WriteStagedFiles(beam.PTransform):
         store: where files are staged and published.
         encode: a function from an element to its record.
         bucket: a function from an element and its event time, in µs since 1970, to its bucket.
+        places: see `CollectRecordsFn`.
         format: turns records into the content of a file.
         policy: when a file rolls.
         in_event_time_order: see `RollFilesFn`.
@@ -41,13 +43,14 @@ class WriteStagedFiles(beam.PTransform):
         *,
         encode: Callable[[Any], bytes],
         bucket: Callable[[Any, int], str],
+        places: Callable[[RecordRun], Iterable[Place]] | None = None,
         format: FileFormat,
         policy: RollingPolicy,
         in_event_time_order: bool = False,
     ) -> None:
         super().__init__()
         self._store = store
-        self._collect = CollectRecordsFn(encode, bucket)
+        self._collect = CollectRecordsFn(encode, bucket, places=places)
         self._format = format
         self._policy = policy
         self._in_event_time_order = in_event_time_order

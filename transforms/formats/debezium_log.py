@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
@@ -21,9 +22,11 @@ import msgspec
 
 from penstock.event import Kind, Source, TableSchema
 from penstock.event.keys import key_rules
+from penstock.io.postgres import text_values
 from penstock.io.postgres.column_types import text_reader
 from penstock.io.postgres.events import EventConverter, version_of
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction, Table
+from penstock.io.staging.blocks import RecordRun
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_source import CONNECTOR_VERSION
 from penstock.transforms.formats.debezium_table import DebeziumTable
@@ -40,11 +43,15 @@ _json = msgspec.json.Encoder().encode
 class LogRecordFormat:
     """Formats the log records of one database as `DebeziumFormat` formats their events. Picklable.
 
-    `database`, `stream`: the parts of the source that records do not name; see `ToChangeEvents`.
+    `database`, `stream`: the parts of the source that records do not name; see `ToChangeEvents`. `keyed`: whether the
+    lines of `runs` have keys.
     """
 
-    def __init__(self, format: DebeziumFormat, *, database: str = "", stream: str = "") -> None:
+    def __init__(
+        self, format: DebeziumFormat, *, database: str = "", stream: str = "", keyed: bool = True
+    ) -> None:
         self._format, self._database, self._stream = format, database, stream
+        self._keyed = keyed
         self._convert = EventConverter("", database, stream)
         self._tables: dict[Table, _LogTable | None] = {}
         self._last: tuple[Table | None, _LogTable | None] = (None, None)
@@ -71,6 +78,44 @@ class LogRecordFormat:
                 return made
         return [each for event in self._convert(record) for each in self._format(event)]
 
+    def runs(self, records: list[LogRecord], times_us: list[int]) -> list[RecordRun]:
+        """Return the values of the records of a batch as lines. A tombstone has no line.
+
+        Raises:
+            ValueError: see above.
+        """
+        runs, start = [], 0
+        while start < len(records):
+            table, end = records[start].table, start + 1
+            while end < len(records) and records[end].table is table:
+                end += 1
+            runs.append(self._run(table, records[start:end], times_us[start:end]))
+            start = end
+        return [run for run in runs if run.records]
+
+    def _run(self, table: Table | None, records: list[LogRecord], times_us: list[int]) -> RecordRun:
+        """Return the lines of records of one table."""
+        plan = None if table is None else self._find(table)
+        run = RecordRun(table_of_record(records[0]), [] if self._keyed else None, [], [])
+        done = 0
+        # Invariant: the lines of `records[:done]` are in the run. `lines` ends before a record that it cannot make.
+        while done < len(records):
+            if plan is not None and (made := plan.lines(records, done)):
+                run.records.extend(made)
+                run.times_us.extend(times_us[done : done + len(made)])
+                if run.keys is not None:
+                    run.keys.extend(map(plan.key, records[done : done + len(made)]))
+                done += len(made)
+                continue
+            for each in self(records[done]):
+                if each.value is not None:
+                    run.records.append(each.value + b"\n")
+                    run.times_us.append(times_us[done])
+                    if run.keys is not None:
+                        run.keys.append(each.key)
+            done += 1
+        return run
+
     def _find(self, table: Table) -> _LogTable | None:
         if table not in self._tables:
             source, schema = self._convert.source_and_schema(table)
@@ -96,6 +141,8 @@ class _LogTable:
         self._ops = {kind: op for kind, op in _OPS.items() if op not in format.skipped}
         self._skipped = frozenset(_OPS) - frozenset(self._ops)
         rules = dict(key_rules(schema))
+        self._has_rules = bool(rules)
+        """Whether the key may be refused although the row is not."""
         shown = [(column.name, _show(column.type, plan.mappings[column.name])) for column in table.columns]
         self._show_row = _compile(shown, range(len(shown)))
         key = sorted(
@@ -150,6 +197,44 @@ class _LogTable:
         if kind is ChangeKind.DELETE and self._tombstones:
             return [made, FormattedRecord(self._topic, key, None, timestamp, version)]
         return [made]
+
+    def key(self, record: LogRecord) -> bytes | None:
+        """Return the key of a record that `lines` has made a line of."""
+        return self._show_key(*(record.new or ())).encode() if self._key else None
+
+    def lines(self, records: Sequence[LogRecord], start: int) -> list[bytes]:
+        """Return the lines of `records[start:]`, up to one that is made in another way.
+
+        Only rows without an old one are made here: the values of `records` without the objects around them.
+        """
+        ops, show = self._ops, self._show_row
+        transaction, timestamp, incremental = self._about
+        first, second, third, last = self._parts
+        lines: list[bytes] = []
+        for number in range(start, len(records)):
+            record = records[number]
+            op, new = ops.get(record.kind), record.new
+            if op is None or new is None or record.old is not None:
+                break
+            try:
+                after = show(*new)
+                if self._has_rules:
+                    self.key(record)
+            except (TypeError, ValueError, ArithmeticError, LookupError):
+                break
+            # The transaction is compared by identity, which is enough for neighbours and costs less.
+            if (
+                record.transaction is not transaction
+                or record.event_timestamp != timestamp
+                or record.incremental is not incremental
+            ):
+                self._set_transaction(record)
+                transaction, timestamp, incremental = self._about
+                first, second, third, last = self._parts
+            lsn = record.lsn
+            value = f'{{"before":null,"after":{after}{first}{lsn}{second}{lsn}{third}{op}{last}\n'
+            lines.append(value.encode())
+        return lines
 
     def _same_key(self, record: LogRecord) -> bool:
         old, new = record.old, record.new
@@ -238,7 +323,29 @@ def _show(type_: Any, mapping: Any, canonical: Convert | None = None) -> Show | 
         return _unscaled(type_.scale)
     if name == "io.debezium.time.ZonedTimestamp":
         return _zoned(6 if type_.scale is None else type_.scale, from_value)
+    if read is text_values.timestamp and name in _UNITS:
+        return _since_1970(_UNITS[name], from_value)
     return from_value
+
+
+_EPOCH = datetime(1970, 1, 1)
+_UNITS = {
+    "io.debezium.time.Timestamp": timedelta(milliseconds=1),
+    "io.debezium.time.MicroTimestamp": timedelta(microseconds=1),
+}
+
+
+def _since_1970(unit: timedelta, from_value: Show) -> Show:
+    """Return the function from a timestamp without a time zone to a number of units."""
+
+    def show(text: str) -> str:
+        try:
+            since = datetime.fromisoformat(text) - _EPOCH
+        except ValueError:  # a year that `datetime` does not have, or infinity
+            return from_value(text)
+        return str(since // unit)
+
+    return show
 
 
 def _unscaled(scale: int) -> Show:
@@ -260,11 +367,13 @@ def _zoned(digits: int, from_value: Show) -> Show:
     longest = len("2000-01-01 00:00:00.000000+00")
 
     def show(text: str) -> str:
+        if (
+            digits == 6 and len(text) == longest and text[10] == " " and text[26:] == "+00"
+        ):  # nearly all of them
+            return f'"{text[:10]}T{text[11:26]}Z"'
         # Years after 9999, years before 1, and infinities have other lengths, places or ends.
         if text[10:11] != " " or not text.endswith("+00"):
             return from_value(text)
-        if digits == 6 and len(text) == longest:  # nearly all of them
-            return f'"{text[:10]}T{text[11:26]}Z"'
         return (
             f'"{text[:10]}T{text[11:19]}.{text[20:-3]:0<{digits}}Z"'
             if digits

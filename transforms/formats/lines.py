@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent
+from penstock.io.files.json_lines import json_line
+from penstock.io.staging.blocks import RecordRun
 from penstock.timestamps import format_timestamp
 from penstock.transforms.formats.capture import check_choice
 from penstock.transforms.formats.formatted import (
@@ -82,6 +85,16 @@ class RecordLines:
             Line(table, record.key, line) for record in records if (line := self.line(record)) is not None
         ]
 
+    def runs(self, elements: list[Any], times_us: list[int]) -> list[RecordRun]:
+        """Return the lines of elements with these event times, in their order.
+
+        Raises:
+            ValueError: the format cannot express one of the elements.
+        """
+        of_batch = None if self._messages else getattr(self._format, "runs", None)
+        runs: list[RecordRun] = (of_batch or partial(line_runs, self))(elements, times_us)
+        return runs
+
     def barrier(self, table: str, watermark: int) -> Line:
         """Return the line of a barrier of a YDB changefeed; `watermark` is in nanoseconds.
 
@@ -107,6 +120,26 @@ class RecordLines:
             "timestamp": format_timestamp(record.timestamp),
         }
         return _json(message)
+
+
+def line_runs(
+    lines_of: Callable[[Any], Iterable[Line]], elements: list[Any], times_us: list[int]
+) -> list[RecordRun]:
+    """Return the lines of elements with these event times, in their order."""
+    runs: list[RecordRun] = []
+    table = None
+    for element, time_us in zip(elements, times_us, strict=True):
+        for line in lines_of(element):
+            if line.table != table:
+                table = line.table
+                keys: list[Any] = []
+                records: list[bytes] = []
+                times: list[int] = []
+                runs.append(RecordRun(table, keys, records, times))
+            keys.append(line.key)
+            records.append(json_line(line.line))
+            times.append(time_us)
+    return runs
 
 
 def _embedded(encoded: bytes | None) -> Any:

@@ -15,7 +15,7 @@ from penstock.io.postgres.catalog import describe
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction
 from penstock.transforms.formats.debezium import DebeziumFormat
-from penstock.transforms.formats.debezium_log import LogRecordFormat
+from penstock.transforms.formats.debezium_log import LogRecordFormat, table_of_record
 from tests.golden.postgres.history import records
 from tests.golden.postgres.test_debezium import OPTIONS
 
@@ -131,3 +131,38 @@ def test_a_value_has_the_same_bytes_without_an_event(new: Any, old: Any, lsn: in
         )
         by_event, by_record = both_ways(record, format, direct)
         assert by_record == by_event
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_lines_of_whole_batches_are_the_values_of_the_records_one_by_one(name: str, keyed: bool) -> None:
+    direct = LogRecordFormat(DebeziumFormat(name, **OPTIONS[name]), database="history", keyed=keyed)
+    fitting, expected = [], []
+    for time_us, record in enumerate(records()):
+        with suppress(ValueError):
+            lines = [
+                (table_of_record(record), each.key if keyed else None, each.value + b"\n", time_us)
+                for each in direct(record)
+                if each.value is not None
+            ]
+            fitting.append((record, time_us))
+            expected += lines
+    for size in (1, 7, len(fitting)):
+        found = []
+        for start in range(0, len(fitting), size):
+            some, times_us = zip(*fitting[start : start + size], strict=True)
+            for run in direct.runs(list(some), list(times_us)):
+                keys = [None] * len(run.records) if run.keys is None else run.keys
+                found += [(run.table, *each) for each in zip(keys, run.records, run.times_us, strict=True)]
+        assert found == expected
+
+
+def test_a_record_that_the_format_refuses_fails_its_batch() -> None:
+    direct = LogRecordFormat(DebeziumFormat("shop"), database="history")
+    refused = [
+        record for record in records() if isinstance(both_ways(record, direct._format, direct)[1], str)
+    ]
+    assert refused
+    for record in refused:
+        with pytest.raises(ValueError, match="column|record|the "):
+            direct.runs([record], [0])

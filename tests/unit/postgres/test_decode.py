@@ -110,3 +110,25 @@ def test_the_bytes_of_a_server_are_a_transaction_with_one_insert():
         m.Insert(0x4000, ("1", "x")),
         m.Commit(0x147F620, 0x147F650, 848_695_534_222_136),
     ]
+
+
+HEAD_OF_A_TEXT = b"t\0\0\0\x01a"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ("", "a" * 127, None, m.UNCHANGED, "t", "n"),
+        (None, m.UNCHANGED, "x"),
+        ("x", HEAD_OF_A_TEXT),
+        (HEAD_OF_A_TEXT, HEAD_OF_A_TEXT),
+        (b"\x05" + HEAD_OF_A_TEXT, "x"),
+        (b"b", "a" * 128),
+        ("a" * 300, "b"),
+        ("ü", "b"),
+        (None,),
+    ],
+)
+def test_a_row_is_the_same_on_the_short_way_and_on_the_long_one(row):
+    assert decode(encode(m.Insert(7, row))) == m.Insert(7, row)
+    assert decode(encode(m.Update(7, row, row, True))) == m.Update(7, row, row, True)
