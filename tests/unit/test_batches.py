@@ -12,6 +12,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from penstock.batches import ElementBatch, ElementBatchCoder, SingleElements, is_batched
 from penstock.errors import DecodeError, UnavailableError
+from penstock.io.staging.blocks import RecordRun
 from penstock.io.staging.collect import CollectRecordsFn
 from penstock.transforms.element_transform import ElementTransform
 from tests.support.batches import Elements
@@ -89,6 +90,27 @@ def test_a_bad_element_leaves_its_batch_and_keeps_its_time(batched: bool) -> Non
         )
         expected = [("bb", (ValueError, "ValueError('no bb')"), 1_000_000)]
         assert_that(failures, equal_to(expected), label="bad")
+
+
+def runs_of(elements: list[str], times_us: list[int]) -> list[RecordRun]:
+    if "bb" in elements:
+        raise ValueError("no bb")
+    return [RecordRun("t", None, [each.encode() for each in elements], times_us)]
+
+
+def test_a_bad_element_leaves_its_batch_although_the_batch_is_processed_as_a_whole() -> None:
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        elements = pipeline | Elements([*TIMED, ("e", 9_000_000)], size=5).in_batches()
+        step = ElementTransform(refuse_bb, str, whole=runs_of).with_exception_handling()
+        good, bad = elements | step
+        # The batch with the bad element is processed one by one.
+        run = RecordRun("t", None, [b"e"], [9_000_000])
+        assert_that(
+            good | SingleElements(),
+            equal_to([*(text for text, _ in TIMED if text != "bb"), run]),
+            label="good",
+        )
+        assert_that(bad | beam.Map(lambda each: each[0]), equal_to(["bb"]), label="bad")
 
 
 def test_options_of_exception_handling_apply_to_single_elements() -> None:
