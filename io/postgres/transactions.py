@@ -179,7 +179,7 @@ class TransactionReader:
         if transaction is None:
             raise DecodeError(_OUTSIDE)
         self._sequence = sequence = self._sequence + 1
-        table, to_text = self._table(oid), self._to_text
+        table, to_text = self.tables.get(oid) or self._table(oid), self._to_text
         if to_text is not None:
             new, old = new and to_text(table, new), old and to_text(table, old)
         # Positional arguments: names cost a fifth of the record.
