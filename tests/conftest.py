@@ -28,6 +28,7 @@ from apache_beam.testing.test_stream import TestStream
 from apache_beam.testing.test_stream_service import TestStreamServiceController
 from hypothesis import HealthCheck, settings
 
+from tests.support.beam_caches import cache_beam
 from tools.evidence import EVIDENCE, commit, folder
 
 CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "") not in ("", "0")
@@ -35,6 +36,8 @@ CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "") not in ("", "0")
 # Their names begin with Test, but they are no tests; pytest would warn in each module that imports them.
 TestStream.__test__ = False
 TestStreamServiceController.__test__ = False
+
+cache_beam()
 
 settings.register_profile(
     "test", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
