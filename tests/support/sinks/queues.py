@@ -145,6 +145,7 @@ class PubSub(EmulatedTarget):
     error_outputs = ("pubsub",)
     has_ledger = False
     _repeated = 0
+    _consumer: threading.Thread | None = None
 
     def start(self) -> None:
         from google.cloud import pubsub_v1
@@ -158,12 +159,15 @@ class PubSub(EmulatedTarget):
     def create(self, place: str) -> None:
         from google.cloud import pubsub_v1
 
+        self._end_consumer()
         topic = self._subscriber.topic_path("penstock-tests", place)
         self._place, self._subscription = (
             place,
             self._subscriber.subscription_path("penstock-tests", place),
         )
-        pubsub_v1.PublisherClient().create_topic(name=topic)
+        publisher = pubsub_v1.PublisherClient()
+        publisher.create_topic(name=topic)
+        publisher.transport.close()
         settings = {"name": self._subscription, "topic": topic, "enable_message_ordering": True}
         self._subscriber.create_subscription(request=settings)
         # Messages are taken during the run, because the emulator holds all others in memory.
@@ -201,8 +205,7 @@ class PubSub(EmulatedTarget):
         patch.setattr(types.BatchSettings.__new__, "__defaults__", few)
 
     def faults(self, truth: Truth) -> list[str]:
-        self._ended.set()
-        self._consumer.join()
+        self._end_consumer()
         by_id = {each.attributes["penstock_id"]: each for each in self._taken}
         self._repeated = len(self._taken) - len(by_id)
         entries = [message_entry(each.data) for each in by_id.values()]
@@ -233,7 +236,13 @@ class PubSub(EmulatedTarget):
             if ids := [received.ack_id for received in found]:
                 self._subscriber.acknowledge(subscription=self._subscription, ack_ids=ids)
 
-    def stop(self) -> None:
-        if hasattr(self, "_ended"):
+    def _end_consumer(self) -> None:
+        """Wait until the consumer has taken all messages: one that goes on would read from the next emulator."""
+        if self._consumer is not None:
             self._ended.set()
+            self._consumer.join()
+
+    def stop(self) -> None:
+        self._end_consumer()
+        self._subscriber.close()
         super().stop()
