@@ -155,6 +155,7 @@ def test_an_end_in_the_past_is_refused_at_the_first_start(
     assert "pass an earlier start or a later end" in program.events("error")[0]["message"]
 
 
+@pytest.mark.campaign
 def test_a_stream_that_does_not_exist_is_refused_before_anything_is_read(
     start: Any, shop: Any, penstock: list[str], tmp_path: Path
 ) -> None:
@@ -174,6 +175,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(
     assert not (tmp_path / "checkpoint").exists()
 
 
+@pytest.mark.campaign
 def test_the_pipeline_starts_under_spark_submit(
     start: Any, shop: Any, published: Published, tmp_path: Path
 ) -> None:
