@@ -26,12 +26,10 @@ from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.partition_stream import StreamBatch
 from penstock.io.change_streams.prefetch import ReadAhead, Traffic
 from penstock.io.change_streams.settings import Limits
-from penstock.io.change_streams.stream_reader import MAX_IN_BATCH, StreamReader, stop_all
+from penstock.io.change_streams.stream_reader import StreamReader, stop_all
 
-TURN_SECONDS = 1.0
-"""How long a partition may be read while others wait for its place."""
-GATHER_SECONDS = 0.01
-"""How long a consumer that finds less than a batch waits for more, so that it is not woken for each record."""
+_FEW = 256
+"""Queued steps below which a consumer waits for more."""
 
 
 class Readers(Protocol):
@@ -53,7 +51,10 @@ class Readers(Protocol):
 class PartitionPrefetcher:
     """The readers of one `process` call. `serve`, `take`, then the end of the `with`."""
 
-    gather_seconds: ClassVar[float] = GATHER_SECONDS
+    gather_seconds: ClassVar[float] = 0.01
+    """How long a consumer that finds less than a batch waits for more, so that it is not woken for each record."""
+    turn_seconds: ClassVar[float] = 1.0
+    """How long a partition may be read while others wait for its place."""
 
     def __init__(self, pool: Readers) -> None:
         self.pool, self._changed = pool, pool.ahead.changed
@@ -83,12 +84,11 @@ class PartitionPrefetcher:
         self._takes_turns = len(positions) > most
         waiting = sorted(
             (partition for partition in positions if partition not in self.running),
-            key=lambda partition: (positions[partition].watermark, partition),
+            key=lambda partition: self.rank(partition, positions[partition]),
         )
         if waiting:
             # Only as many turns end as partitions wait; the other streams stay open.
             self._end_turns(len(self.running) + len(waiting) - most)
-        # The lowest watermark first, because the slowest partition holds the watermark of the whole read.
         for partition in waiting[: most - len(self.running)]:
             reader = self.pool.resume(partition, positions[partition], min(len(positions), most))
             reader.running_since = time.monotonic()
@@ -109,16 +109,22 @@ class PartitionPrefetcher:
             return None
         # One short pause here costs less than a wake-up of this thread for each record.
         # Once per round of batches: without `_gathered` each of many partitions with one record would cost a pause.
-        if self.gather_seconds and self._gathered <= 0 and _queued(waiting) < MAX_IN_BATCH:
+        if self.gather_seconds and self._gathered <= 0 and _queued(waiting) < _FEW:
             time.sleep(self.gather_seconds)
         with self._changed:
             waiting = self._waiting()
             if self._gathered <= 0:
                 self._gathered = _queued(waiting)
             # Chosen again after the pause: a reader with a lower watermark may have received its first record.
-            self._in_hand = batch = min(waiting, key=lambda reader: reader.position.watermark).take()
+            first = min(waiting, key=lambda reader: self.rank(reader.partition, reader.position))
+            self._in_hand = batch = first.take()
             self._gathered -= len(batch.steps)
             return batch
+
+    def rank(self, partition: Any, position: Any) -> tuple[Any, ...]:
+        """Return the order in which partitions are read and taken: by the watermark."""
+        # The slowest partition holds the watermark of the whole read.
+        return position.watermark, partition
 
     @property
     def first_record_pending(self) -> bool:
@@ -212,7 +218,7 @@ class PartitionPrefetcher:
         No turn ends before the first record or heartbeat. Otherwise one that takes longer than a turn would never be
         received.
         """
-        ended = time.monotonic() - TURN_SECONDS
+        ended = time.monotonic() - self.turn_seconds
         done = [
             reader
             for reader in self.running.values()

@@ -18,9 +18,6 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from penstock.io.change_streams.prefetch import Claim
 
-MAX_IN_CLAIM = 16
-"""Steps in one claim: few, so that a consumer that is split soon comes to an end."""
-
 PendingStep: TypeAlias = tuple[int, Any, Any]
 """(bytes in memory, what is emitted or None, mark). A mark says where the partition stands after the step; it is either
 turned into a position, or it is a step of lineage."""
@@ -62,6 +59,10 @@ class PartitionStream:
     again."""
     keep_alive_seconds: ClassVar[float | None] = None
     """How often `keep_alive` is called while the reader waits for credit; None: never."""
+    max_in_batch: ClassVar[int] = 256
+    """Steps that are handed over at once."""
+    max_in_claim: ClassVar[int] = 16
+    """Steps in one claim: few, so that a consumer that is split soon comes to an end."""
     name: str = ""
     received_bytes: int = 0
 
@@ -127,8 +128,8 @@ class StreamBatch:
         steps, stream = self.steps, self.stream
         # A step of lineage is a run of its own, because what follows depends on it.
         count = len(steps) - self.ends_with_lineage
-        for first in range(0, count, MAX_IN_CLAIM):
-            run = steps[first : min(first + MAX_IN_CLAIM, count)]
+        for first in range(0, count, stream.max_in_claim):
+            run = steps[first : min(first + stream.max_in_claim, count)]
             yield len(run), stream.records(run), stream.step(run[-1][2])
         if self.ends_with_lineage:
             yield 1, (), stream.step(steps[-1][2])

@@ -32,8 +32,6 @@ from penstock.io.change_streams.prefetch import ReadAhead, Traffic
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
 
-MAX_IN_BATCH = 256
-"""Steps that are handed over at once."""
 _PAUSE_AFTER_OK = 0.02
 """Seconds before a stream that ended without an error is opened again."""
 
@@ -93,7 +91,7 @@ class StreamReader:
         # The steps before the error first: they were received in order and may be claimed.
         if not self._queue and self.error is not None:
             raise self.error
-        count = min(len(self._queue), MAX_IN_BATCH)
+        count = min(len(self._queue), self.stream.max_in_batch)
         return StreamBatch(self.partition, self.stream, [self._queue.popleft() for _ in range(count)])
 
     def settle(self, batch: StreamBatch) -> Callable[[], None] | None:

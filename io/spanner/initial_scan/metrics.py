@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.io.change_streams.metrics import ReaderMetrics
 from penstock.io.spanner.initial_scan.frontier import RangeRead
-from penstock.io.spanner.initial_scan.prefetch import ScanPrefetcher
+from penstock.io.spanner.initial_scan.pool import ScanPrefetcher
 from penstock.io.spanner.metrics import SpannerMetrics
 
 SNAPSHOT_ROWS = "snapshot_rows"

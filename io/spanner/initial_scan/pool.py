@@ -1,65 +1,120 @@
-"""Prefetchers of an initial scan that outlive a bundle: one bundle after another resumes them."""
+"""The readers of an initial scan in one process.
+
+Ranges come in any order, the rows of a range in the order of the service. A bundle finishes the range that it has begun
+before it takes rows of another one: a finished range leaves the checkpoint.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from penstock.errors import PositionLostError
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.partition_pool import PartitionPool
+from penstock.io.change_streams.partition_prefetch import PartitionPrefetcher
 from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
+from penstock.io.change_streams.refusals import Refusals
+from penstock.io.change_streams.settings import Limits
+from penstock.io.change_streams.stream_reader import StreamReader
 from penstock.io.spanner.initial_scan.frontier import ScanFrontier
-from penstock.io.spanner.initial_scan.prefetch import ScanPrefetcher
+from penstock.io.spanner.initial_scan.stream import Openers, RangePosition, RangeStream
 from penstock.timestamps import format_timestamp
 
+_REFUSALS = Refusals("Spanner")
+READING_THREADS = 8
+"""Ranges that one bundle reads at once. Python decodes in one thread at a time, so more do not read faster; some of the
+ranges have been read to their end, and wait for the bundle."""
 
-class ScanPool:
-    """The prefetchers of one snapshot in one process. Thread-safe; several bundles may use it at once."""
 
-    def __init__(self, make: Callable[[ScanFrontier], ScanPrefetcher], now: Callable[[], int]) -> None:
-        """`make` returns a new prefetcher; `now` is the service's time in nanoseconds."""
-        self._make = make
-        self._now = now
-        self._lock = threading.Lock()
-        self._parked: list[ScanPrefetcher] = []
+class ScanPrefetcher(PartitionPrefetcher):
+    """The ranges of one bundle."""
+
+    pool: ScanPool
+    gather_seconds = 0.0
+    # A range is read to its end.
+    turn_seconds = math.inf
+
+    def __init__(self, pool: ScanPool) -> None:
+        super().__init__(pool)
+        self._current: int | None = None
+
+    def rank(self, partition: int, position: RangePosition) -> tuple[Any, ...]:
+        """Return the order of ranges: the one that was begun comes first."""
+        return partition != self._current, partition
+
+    def take(self, timeout: float) -> Any:
+        batch = super().take(timeout)
+        if batch is not None:
+            self._current = None if batch.ends_with_lineage else batch.partition
+        return batch
+
+    def _waiting(self) -> list[StreamReader]:
+        waiting = super()._waiting()
+        if not self.pool.whole_ranges or self._current not in self.running:
+            return waiting
+        # A range of unordered rows that has begun must be finished by this bundle.
+        return [reader for reader in waiting if reader.partition == self._current]
+
+    @property
+    def data_expected(self) -> bool:
+        """Whether a range is not finished and the service answers."""
+        return bool(self.running) and self.pool.backoff.remaining_pause() == 0
+
+    @property
+    def first_record_pending(self) -> bool:
+        """Never: the watermark of a snapshot does not move before its end."""
+        return False
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether all ranges are finished: a range may have to be read again from its beginning."""
+        return not self.running
+
+    def close(self, *, keep: bool = False) -> None:
+        # Part of a whole range may have been emitted by a bundle that does not commit.
+        super().close(keep=keep and not self.pool.whole_ranges)
+
+
+class ScanPool(PartitionPool):
+    """The readers of one snapshot in one process."""
+
+    prefetcher_type = ScanPrefetcher
+
+    def __init__(
+        self,
+        openers: Openers,
+        backoff: Backoff,
+        limits: Limits,
+        now: Callable[[], int],
+        *,
+        whole_ranges: bool = False,
+    ) -> None:
+        """`now` is the service's time in nanoseconds. `whole_ranges`: see `RangeStream`."""
+        super().__init__(_REFUSALS, backoff, replace(limits, max_concurrent_partitions=READING_THREADS))
+        self._openers, self._now, self.whole_ranges = openers, now, whole_ranges
+
+    def positions(self, frontier: ScanFrontier) -> Mapping[int, RangePosition]:
+        snapshot = frontier.timestamp, frontier.tables, frontier.capture
+        return {number: RangePosition(each, *snapshot) for number, each in frontier.ranges.items()}
+
+    def make_stream(self, partition: int, position: RangePosition, share_bytes: int) -> RangeStream:
+        return RangeStream(partition, position, self._openers, whole_ranges=self.whole_ranges)
 
     @contextmanager
-    def prefetching(self, frontier: ScanFrontier) -> Iterator[ScanPrefetcher]:
-        """Yield the parked prefetcher that continues most of the ranges, or a new one.
-
-        After an error it is closed, otherwise parked.
+    def prefetching(self, frontier: ScanFrontier) -> Iterator[PartitionPrefetcher]:
+        """Yield a prefetcher.
 
         Raises:
             PositionLostError: the change stream no longer has the changes after the snapshot.
         """
         check_changes_kept(frontier, self._now())
-        prefetcher = self._resumed(frontier) or self._make(frontier)
-        try:
+        with super().prefetching(frontier) as prefetcher:
             yield prefetcher
-        except BaseException:
-            prefetcher.close()
-            raise
-        if prefetcher.park():
-            with self._lock:
-                self._parked.append(prefetcher)
-        else:
-            prefetcher.close()
-
-    def _resumed(self, frontier: ScanFrontier) -> ScanPrefetcher | None:
-        with self._lock:
-            self._parked = [each for each in self._parked if not each.ended]
-            best = max(self._parked, key=lambda each: each.matches(frontier.ranges), default=None)
-            if best is None or not best.matches(frontier.ranges):
-                # Another worker reads the parked ranges now, and what was read ahead of it takes memory.
-                for each in self._parked:
-                    each.stop()
-                return None
-            self._parked.remove(best)
-        if best.resume(frontier.ranges):
-            return best
-        best.close()
-        return None
 
 
 class BothPools:

@@ -28,7 +28,7 @@ from penstock.io.spanner.initial_scan import plan
 from penstock.io.spanner.initial_scan.frontier import KeyRange, ScanFrontier, Table
 from penstock.io.spanner.initial_scan.metrics import SNAPSHOT_RANGES, metrics_of
 from penstock.io.spanner.initial_scan.pool import BothPools, ScanPool
-from penstock.io.spanner.initial_scan.prefetch import Opener, ScanPrefetcher
+from penstock.io.spanner.initial_scan.stream import Opener, RangePosition
 from penstock.io.spanner.initial_scan.tracker import ScanCoder, ScanTracker
 from penstock.io.spanner.metrics import SpannerMetrics
 from penstock.timestamps import NANOS, format_timestamp
@@ -136,35 +136,29 @@ class InitialScanReading:
         client = self._client(element)  # type: ignore[attr-defined]
         options, limits = self.options, self._settings.limits
 
-        def make(frontier: ScanFrontier) -> ScanPrefetcher:
-            reads = self.scan_client(element)
-            return ScanPrefetcher(
-                frontier,
-                lambda each: _openers(reads, options, frontier, each),
-                client.backoff,
-                unavailable_seconds=limits.unavailable_seconds,
-                buffer_bytes=limits.buffer_bytes,
-                idle_seconds=limits.idle_stream_seconds,
-                whole_ranges=options.data_boost,
-            )
-
-        return BothPools(ScanPool(make, client.clock.now), lambda: self._stream_pool(element))
+        scan = ScanPool(
+            lambda at: _openers(self.scan_client(element), options, at),
+            client.backoff,
+            limits,
+            client.clock.now,
+            whole_ranges=options.data_boost,
+        )
+        return BothPools(scan, lambda: self._stream_pool(element))
 
     def _stream_pool(self, element: Any) -> StreamPool:
         pool: StreamPool = super().open_pool(element)  # type: ignore[misc]
         return pool
 
 
-def _openers(client: Any, options: ScanOptions, frontier: ScanFrontier, each: KeyRange) -> Iterator[Opener]:
+def _openers(client: Any, options: ScanOptions, at: RangePosition) -> Iterator[Opener]:
     """Yield the reads that together have the rows of a range."""
-    table = frontier.tables[each.table]
     if not options.data_boost:
-        yield lambda _: client.read(table, each, frontier.timestamp)
+        yield lambda _: client.read(at.table, at.range, at.timestamp)
         return
     # A transaction for each range: its tokens are used at once, so that they do not expire while other ranges are read.
-    transaction = client.begin(frontier.timestamp)
-    for token in client.tokens(table, each, transaction):
-        yield _with_token(client, table, each, transaction, token)
+    transaction = client.begin(at.timestamp)
+    for token in client.tokens(at.table, at.range, transaction):
+        yield _with_token(client, at.table, at.range, transaction, token)
 
 
 def _with_token(client: Any, table: Table, each: KeyRange, transaction: Any, token: bytes) -> Opener:

@@ -13,7 +13,6 @@ from penstock.errors import DecodeError, LineageError
 from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Position
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.pool import Limits, Prefetcher, StreamPool
-from penstock.io.change_streams.partition_prefetch import GATHER_SECONDS
 from penstock.io.change_streams.partition_stream import StreamBatch
 from penstock.io.change_streams.status import UnreachableError
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
@@ -177,6 +176,24 @@ def test_one_refused_partition_is_retried_with_backoff_while_the_others_are_read
     assert 2 <= len([position for position in source.opened if position.partition == HIGH]) < 10
 
 
+def test_batches_of_other_partitions_do_not_end_the_pause_of_a_refused_one(
+    source: Any, say: Any, pool: Any
+) -> None:
+    source.backoff.most = 10**6
+    for _ in range(500):
+        source.will_say(HIGH, UnreachableError("this one only"))
+    source.will_say(LOW, *[say.change(str(number)) for number in range(2000)])
+    with Prefetcher(pool()) as prefetcher:
+        prefetcher.read({LOW: Position(LOW, (), 0), HIGH: Position(HIGH, (), 0)})
+        until, claimed = time.monotonic() + 0.4, 0
+        while time.monotonic() < until and claimed < 2000:
+            if batch := prefetcher.take(0.01):
+                # One claim of each batch, so that many batches wake the waiting thread.
+                batch.claimed = 1
+                claimed += 1
+    assert len([position for position in source.opened if position.partition == HIGH]) < 10
+
+
 def test_an_unavailable_service_fails_the_read_after_the_timeout(source: Any, pool: Any) -> None:
     for _ in range(9):
         source.will_say(EVERYTHING, UnreachableError("refused"))
@@ -311,7 +328,7 @@ def test_several_partitions_with_few_records_share_one_wait(
     with Prefetcher(pool()) as prefetcher:
         prefetcher.read(ready)
         assert len(taken(prefetcher, 10)) == 10
-    assert waited.count(GATHER_SECONDS) == 1  # other threads of the process sleep too
+    assert waited.count(Prefetcher.gather_seconds) == 1  # other threads of the process sleep too
 
 
 def test_a_partition_that_is_no_longer_ready_is_cancelled(source: Any, pool: Any) -> None:
@@ -327,7 +344,7 @@ def test_a_partition_that_is_no_longer_ready_is_cancelled(source: Any, pool: Any
 def test_more_partitions_than_streams_take_turns(
     source: Any, say: Any, pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.io.change_streams.partition_prefetch.TURN_SECONDS", 0.02)
+    monkeypatch.setattr(Prefetcher, "turn_seconds", 0.02)
     for partition in (LOW, HIGH):
         source.will_say(partition, say.change("x"))
     with Prefetcher(pool(max_concurrent_partitions=1)) as prefetcher:

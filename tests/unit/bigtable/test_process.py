@@ -13,7 +13,7 @@ from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.pool import Limits, StreamPool
 from penstock.io.bigtable.read import ReadBigtableFn, ReadFromBigtableChangeStream
 from penstock.io.bigtable.tracker import BigtableTracker
-from penstock.io.change_streams.partition_stream import MAX_IN_CLAIM
+from penstock.io.change_streams.partition_stream import PartitionStream
 from penstock.io.change_streams.tracker import Poll
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 
@@ -78,7 +78,7 @@ def process(fn: ReadBigtableFn, tracker: Cutting) -> Iterator[Any]:
 def test_each_record_is_emitted_once_in_order_after_any_number_of_splits(
     source: Any, say: Any, fn: Any, claims: int
 ) -> None:
-    tokens = [str(number) for number in range(7 * MAX_IN_CLAIM + 3)]
+    tokens = [str(number) for number in range(7 * PartitionStream.max_in_claim + 3)]
     source.will_say(EVERYTHING, *[say.change(token) for token in tokens])
     frontier = Frontier.starting_at(0, [EVERYTHING])
     emitted: list[str] = []
@@ -94,7 +94,9 @@ def test_each_record_is_emitted_once_in_order_after_any_number_of_splits(
 def test_one_claim_covers_few_records_so_that_a_split_takes_effect_soon(
     source: Any, say: Any, pool: Any, fn: Any
 ) -> None:
-    source.will_say(EVERYTHING, *[say.change(str(number)) for number in range(10 * MAX_IN_CLAIM)])
+    source.will_say(
+        EVERYTHING, *[say.change(str(number)) for number in range(10 * PartitionStream.max_in_claim)]
+    )
     tracker = Cutting(Frontier.starting_at(0, [EVERYTHING]), lambda steps: True)
     outputs = process(fn, tracker)
     assert 0 < sum(1 for _ in outputs) <= 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,11 +13,12 @@ import pytest
 
 from penstock.errors import DecodeError, PositionLostError, SetupError, UnavailableError
 from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.initial_scan.errors import ExpiredError, classify_read
 from penstock.io.spanner.initial_scan.frontier import KeyRange, RowsRead, ScanFrontier, Table
-from penstock.io.spanner.initial_scan.pool import ScanPool
-from penstock.io.spanner.initial_scan.prefetch import Opener, ScanPrefetcher
+from penstock.io.spanner.initial_scan.pool import ScanPool, ScanPrefetcher
+from penstock.io.spanner.initial_scan.stream import Opener, RangePosition
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.unit.spanner.initial_scan.test_rows import INT64, message
 
@@ -39,10 +40,10 @@ class Table3:
         self.gate = threading.Event()
         self.gate.set()
 
-    def openers(self, each: KeyRange) -> Iterator[Opener]:
+    def openers(self, at: RangePosition) -> Iterator[Opener]:
         def start(resume_token: bytes) -> FakeRead:
-            self.requests.append((each, resume_token))
-            read = FakeRead(self, self.of(each), int(resume_token or b"0"))
+            self.requests.append((at.range, resume_token))
+            read = FakeRead(self, self.of(at.range), int(resume_token or b"0"))
             self.running.append(read)
             return read
 
@@ -86,11 +87,22 @@ def frontier(**ranges: KeyRange) -> ScanFrontier:
 
 
 @pytest.fixture
-def make(request: pytest.FixtureRequest) -> Callable[..., ScanPrefetcher]:
-    def made(table: Table3, at: ScanFrontier | None = None, **options: Any) -> ScanPrefetcher:
-        options = {"unavailable_seconds": 5.0, "buffer_bytes": 1 << 20, **options}
-        backoff = options.pop("backoff", Backoff("Spanner", UnavailableError, draw=lambda low, high: 0.0))
-        prefetcher = ScanPrefetcher(at or frontier(), table.openers, backoff, **options)
+def pool(request: pytest.FixtureRequest) -> Callable[..., ScanPool]:
+    def made(table: Table3, *, whole_ranges: bool = False, **limits: Any) -> ScanPool:
+        given = {"unavailable_seconds": 5.0, "buffer_bytes": 1 << 20, "idle_stream_seconds": 60.0, **limits}
+        backoff = Backoff("Spanner", UnavailableError, draw=lambda low, high: 0.0)
+        options = Limits(max_concurrent_partitions=32, **given)
+        pool = ScanPool(table.openers, backoff, options, lambda: 0, whole_ranges=whole_ranges)
+        request.addfinalizer(pool.clear)
+        return pool
+
+    return made
+
+
+@pytest.fixture
+def make(pool: Callable[..., ScanPool], request: pytest.FixtureRequest) -> Callable[..., ScanPrefetcher]:
+    def made(table: Table3, **options: Any) -> ScanPrefetcher:
+        prefetcher = ScanPrefetcher(pool(table, **options))
         request.addfinalizer(prefetcher.close)
         return prefetcher
 
@@ -126,52 +138,17 @@ def test_all_rows_of_all_ranges_come_once(make: Any) -> None:
 def test_an_interrupted_range_is_read_again_after_its_last_row(make: Any) -> None:
     table = Table3()
     table.failures = [UnreachableError("UNAVAILABLE"), ExpiredError("Session not found")]
-    prefetcher = make(table, frontier(r0=KeyRange(0)))
+    prefetcher = make(table)
     keys, _ = claimed(prefetcher, frontier(r0=KeyRange(0)))
     assert keys == table.keys
     assert [each.start for each, _ in table.requests] == ["", '["2"]', '["5"]']
     assert prefetcher.uncounted()[:2] == (3, 2)
 
 
-class RefusingTable(Table3):
-    """Refuses each read of the range `HIGH`."""
-
-    def openers(self, each: KeyRange) -> Iterator[Opener]:
-        def refuse(resume_token: bytes) -> FakeRead:
-            self.requests.append((each, resume_token))
-            raise UnreachableError("UNAVAILABLE")
-
-        return iter([refuse]) if each == HIGH else super().openers(each)
-
-    @property
-    def refused(self) -> int:
-        return sum(each == HIGH for each, _ in self.requests)
-
-
-def test_a_refused_range_waits_for_its_own_pause_beside_a_busy_one(make: Any) -> None:
-    table, now = RefusingTable(size=12), [0.0]
-    backoff = Backoff("Spanner", UnavailableError, lambda: now[0])
-    prefetcher = make(table, backoff=backoff, clock=lambda: now[0])
-    prefetcher.serve(frontier(r0=HIGH))
-    wait_until(lambda: table.refused == 1)
-    # Each batch of another range is an answer of the service, and wakes all threads.
-    for number in range(1, 200):
-        prefetcher.serve(frontier(r0=HIGH, **{f"r{number}": LOW}))
-        while True:
-            batch = prefetcher.take(PATIENCE_SECONDS)
-            batch.claimed = 1
-            if batch.ends_with_lineage:
-                break
-        backoff.answered()
-    assert table.refused == 1
-    now[0] += 1
-    wait_until(lambda: table.refused == 2)
-
-
 def test_a_read_continues_at_its_resume_token(make: Any) -> None:
     table = Table3(tokens=True)
     table.failures = [UnreachableError("UNAVAILABLE")]
-    keys, _ = claimed(make(table, frontier(r0=KeyRange(0))), frontier(r0=KeyRange(0)))
+    keys, _ = claimed(make(table), frontier(r0=KeyRange(0)))
     assert keys == table.keys
     assert [token for _, token in table.requests] == [b"", b"3"]
 
@@ -195,7 +172,7 @@ def test_a_batch_that_was_not_claimed_comes_again(make: Any) -> None:
     prefetcher.serve(frontier())
     first = prefetcher.take(5)
     again = prefetcher.take(5)
-    assert first is again
+    assert first.steps == again.steps
     keys, _ = claimed(prefetcher, frontier())
     assert sorted(keys) == list(range(30))
 
@@ -204,68 +181,65 @@ def test_read_ahead_stops_at_the_budget_but_each_range_has_a_message(make: Any) 
     table = Table3(300)
     prefetcher = make(table, buffer_bytes=40)
     prefetcher.serve(frontier())
-    wait_until(lambda: all(s.batches for s in prefetcher._ranges.values()), "a range has no message")
-    assert prefetcher._queued_bytes <= 40 + 2 * 40
+    wait_until(lambda: all(each.queued for each in prefetcher.running.values()), "a range has no message")
+    assert prefetcher.pool.ahead.queued_bytes <= 40 + 2 * 40
     keys, _ = claimed(prefetcher, frontier())
     assert sorted(keys) == table.keys
 
 
-def test_the_next_bundle_continues_what_was_read_ahead(make: Any) -> None:
+def bundle(pool: ScanPool, at: ScanFrontier, most: int = 1000) -> tuple[list[int], ScanFrontier]:
+    with pool.prefetching(at) as prefetcher:
+        return claimed(prefetcher, at, most)
+
+
+def test_the_next_bundle_continues_what_was_read_ahead(pool: Any) -> None:
     table = Table3()
-    now = [0.0]
-    prefetcher = make(table, idle_seconds=3.0, clock=lambda: now[0])
-    first, after = claimed(prefetcher, frontier(), most=3)
-    assert prefetcher.park()
-    assert prefetcher.matches(after.ranges) == len(after.ranges)
-    assert prefetcher.resume(after.ranges)
-    second, _ = claimed(prefetcher, after)
+    kept = pool(table)
+    first, after = bundle(kept, frontier(), most=3)
+    second, _ = bundle(kept, after)
     assert sorted(first + second) == table.keys
     assert len(table.requests) == 2, "a range was asked for twice"
 
 
-def test_a_parked_range_continues_only_at_its_claimed_key(make: Any) -> None:
+def test_a_parked_range_continues_only_at_its_claimed_key(pool: Any) -> None:
     table = Table3()
-    prefetcher = make(table, idle_seconds=3.0, clock=lambda: 0.0)
-    claimed(prefetcher, frontier(), most=3)
-    assert prefetcher.park()
+    kept = pool(table)
+    bundle(kept, frontier(), most=3)
     # The epoch of these claims was lost: the next bundle begins where it did.
-    assert prefetcher.matches(frontier().ranges) < 2
-    resumed = prefetcher.resume(frontier().ranges)
-    keys, _ = claimed(prefetcher if resumed else make(table), frontier())
+    keys, _ = bundle(kept, frontier())
     assert sorted(keys) == table.keys
 
 
-def test_a_parked_prefetcher_ends_when_no_bundle_comes(make: Any) -> None:
-    now = [0.0]
-    prefetcher = make(Table3(), idle_seconds=3.0, clock=lambda: now[0])
-    _, after = claimed(prefetcher, frontier(), most=1)
-    assert prefetcher.park()
-    now[0] = 3.0
-    assert prefetcher.ended
-    assert not prefetcher.resume(after.ranges)
+def test_a_range_of_another_snapshot_is_not_continued(pool: Any) -> None:
+    table = Table3()
+    kept = pool(table)
+    _, after = bundle(kept, frontier(), most=3)
+    bundle(kept, replace(after, timestamp=6))
+    assert len(table.requests) == 4
 
 
 def test_unordered_ranges_are_handed_out_one_after_another(make: Any) -> None:
     table = Table3(backwards=True)
-    prefetcher = make(table, whole_ranges=True, idle_seconds=3.0)
+    prefetcher = make(table, whole_ranges=True)
     prefetcher.serve(frontier())
     numbers = []
     for _ in range(12):
         batch = prefetcher.take(5)
         if batch is None:
             break
-        numbers.append(batch.number)
+        numbers.append(batch.partition)
         batch.claimed = 1
     switches = sum(a != b for a, b in pairwise(numbers))
     assert switches == 1
-    assert not prefetcher.park(), "part of a range may have been emitted"
+    prefetcher.close(keep=True)
+    assert not prefetcher.pool._parked, "part of a range may have been emitted"
 
 
 def test_an_unordered_range_that_breaks_off_without_a_token_fails_the_bundle(make: Any) -> None:
     table = Table3(backwards=True)
     table.failures = [UnreachableError("UNAVAILABLE")]
     with pytest.raises(UnavailableError, match="middle of a key range"):
-        claimed(make(table, frontier(r0=KeyRange(0)), whole_ranges=True), frontier(r0=KeyRange(0)))
+        claimed(make(table, whole_ranges=True), frontier(r0=KeyRange(0)))
 
 
 def test_close_cancels_reads_that_wait(make: Any) -> None:
@@ -274,34 +248,13 @@ def test_close_cancels_reads_that_wait(make: Any) -> None:
     prefetcher = make(table)
     prefetcher.serve(frontier())
     wait_until(lambda: len(table.running) == 2, "the reads do not start")
-    with closing(prefetcher):
-        pass
-    assert not any(thread.is_alive() for thread in prefetcher._threads)
+    prefetcher.close()
+    assert all(read.cancelled.is_set() for read in table.running)
 
 
-def test_pool_lends_the_parked_prefetcher_and_closes_it_after_an_error(make: Any) -> None:
-    table, made = Table3(), []
-
-    def new(at: ScanFrontier) -> ScanPrefetcher:
-        made.append(make(table, at, idle_seconds=60.0))
-        return made[-1]  # type: ignore[no-any-return]
-
-    pool = ScanPool(new, lambda: 0)
-    with pool.prefetching(frontier()) as first:
-        _, after = claimed(first, frontier(), most=2)
-    with pool.prefetching(after) as second:
-        assert second is first
-    with pytest.raises(ValueError, match="bundle"), pool.prefetching(after):
-        raise ValueError("bundle")
-    assert first.ended
-    with pool.prefetching(after) as third:
-        assert third is not first
-
-
-def test_pool_refuses_a_snapshot_whose_changes_are_gone() -> None:
-    pool = ScanPool(lambda _: pytest.fail("a read began"), lambda: 101)
-    lost = ScanFrontier(5, (TABLE,), {0: KeyRange(0)}, object(), readable_until=100)
-    with pytest.raises(PositionLostError, match="retention_period"), pool.prefetching(lost):
+def test_pool_refuses_a_snapshot_whose_changes_are_gone(pool: Any) -> None:
+    lost = ScanFrontier(5, (TABLE,), {0: KeyRange(0)}, object(), readable_until=-1)
+    with pytest.raises(PositionLostError, match="retention_period"), pool(Table3()).prefetching(lost):
         pass
 
 
