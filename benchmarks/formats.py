@@ -30,13 +30,13 @@ from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mod, Mods
 from penstock.transforms.formats.avro import AvroConverter
 from penstock.transforms.formats.cloudevents import CloudEventsFormat
 from penstock.transforms.formats.debezium import DebeziumFormat
-from penstock.transforms.formats.debezium_parse import DebeziumParser
 from penstock.transforms.formats.dynamodb import DynamoDbFormat
 from penstock.transforms.formats.google_templates import SpannerBigQueryFormat
 from penstock.transforms.formats.protobuf import ProtobufConverter
 from penstock.transforms.formats.schema_registry import SchemaRegistry
 from penstock.transforms.formats.ydb import YdbFormat
 from penstock.transforms.formats.ydb_parse import YdbParser
+from penstock.transforms.parsers.debezium import DebeziumParser
 
 COLUMNS = (
     {"Id": "INT64"}

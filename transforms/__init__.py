@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from penstock.transforms.formats.capture import check_capture
     from penstock.transforms.formats.cloudevents import CloudEventsFormat
     from penstock.transforms.formats.debezium import DebeziumFormat
-    from penstock.transforms.formats.debezium_parse import DebeziumParser
     from penstock.transforms.formats.dynamodb import DynamoDbFormat
-    from penstock.transforms.formats.event_envelope import EventFormat, EventParser
+    from penstock.transforms.formats.event_envelope import EventFormat
     from penstock.transforms.formats.format_events import (
         AddTransactionMetadata,
         FormatEvents,
@@ -53,6 +52,8 @@ if TYPE_CHECKING:
     from penstock.transforms.formats.ydb_position import VirtualTimestamp
     from penstock.transforms.materialize_rows import MaterializeRows
     from penstock.transforms.order_by_key import OrderByKey
+    from penstock.transforms.parsers.debezium import DebeziumParser
+    from penstock.transforms.parsers.envelope import EventParser
     from penstock.transforms.routing import RouteEvents, ShardByKey
     from penstock.transforms.virtual_timestamps import (
         Barriers,
@@ -113,11 +114,11 @@ _HOMES = {
     "DeadLetter": "dead_letters",
     "DeadLetters": "dead_letters",
     "DebeziumFormat": "formats.debezium",
-    "DebeziumParser": "formats.debezium_parse",
+    "DebeziumParser": "parsers.debezium",
     "Deduplicate": "deduplicate",
     "DynamoDbFormat": "formats.dynamodb",
     "EventFormat": "formats.event_envelope",
-    "EventParser": "formats.event_envelope",
+    "EventParser": "parsers.envelope",
     "FilterEvents": "filter",
     "FlattenAfter": "flatten",
     "FormatEvents": "formats.format_events",

@@ -1,9 +1,9 @@
-"""Record formats: pure functions from a `ChangeEvent` to the records that consumers know, and parsers back.
+"""Record formats: pure functions from a `ChangeEvent` to the records that consumers know.
 
 | Module | Format |
 |---|---|
 | `debezium` | Debezium JSON: key, value, tombstones, with or without schemas |
-| `debezium_parse`, `debezium_transaction` | the way back; transaction metadata records, both ways |
+| `debezium_transaction` | Debezium's transaction metadata |
 | `ydb`, `ydb_parse` | YDB changefeed: five modes, JSON and its Debezium flavour; and back |
 | `dynamodb` | DynamoDB Streams JSON, of AWS and of YDB's document tables |
 | `event_envelope` | events with all their parts |
@@ -14,5 +14,5 @@
 | `capture` | refuses a capture type that cannot satisfy a mode |
 
 A format is a function of one event to a list of `FormattedRecord`s. `FormatEvents` (`format_events`)
-applies it in a pipeline.
+applies it in a pipeline. `penstock.transforms.parsers` reads records back, for consumers.
 """

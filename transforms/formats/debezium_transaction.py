@@ -1,4 +1,4 @@
-"""Transaction metadata of Debezium (`provide.transaction.metadata`), and back. Pure.
+"""Transaction metadata of Debezium (`provide.transaction.metadata`). Pure.
 
 The topic `<server>.transaction` has a record BEGIN and a record END for each transaction, with the key `{"id": …}`:
 
@@ -26,14 +26,11 @@ import msgspec
 from penstock.event import NO_COLUMNS, ChangeEvent, Op, Source, TransactionPlace
 from penstock.transforms.formats.converter import Converter, JsonConverter
 from penstock.transforms.formats.debezium import DebeziumFormat
-from penstock.transforms.formats.debezium_place import TransactionRecord
 from penstock.transforms.formats.formatted import FormattedRecord
 from penstock.transforms.tables import table_name
 
 TRANSACTIONS = "transaction"
 """The table of BEGIN and END: Debezium's topic without the name of the server."""
-
-_decode = msgspec.json.Decoder(TransactionRecord).decode
 
 
 def placed_events(format: DebeziumFormat, events: Sequence[ChangeEvent]) -> list[ChangeEvent]:
@@ -79,18 +76,6 @@ def transaction_records(
     format = DebeziumFormat(server, skipped_operations="none", converter=converter or JsonConverter())
     begin, *_, end = placed_events(format, events)
     return [*format(begin), *format(end)]
-
-
-def parse_transaction_record(value: bytes) -> TransactionRecord:
-    """Return the record of a value of the transaction topic.
-
-    Raises:
-        ValueError: not such a record.
-    """
-    try:
-        return _decode(value)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not a transaction metadata record of Debezium: {error}") from None
 
 
 def _begin(events: Sequence[ChangeEvent]) -> ChangeEvent:

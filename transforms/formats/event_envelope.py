@@ -1,7 +1,8 @@
-"""Events as they are, with all their parts, in JSON, Avro or Protobuf; and back. Pure.
+"""Events as they are, with all their parts, in JSON, Avro or Protobuf. Pure.
 
     records = events | FormatEvents(EventFormat("shop", converter=AvroConverter(registry)))
-    parse = EventParser(converter=AvroConverter(registry))
+
+`penstock.transforms.parsers.EventParser` reads them back.
 
 For consumers that need what Debezium's envelope has no place for: the version, the transaction, the entries of a
 Bigtable change, and which columns were not sent. The value of a record:
@@ -28,17 +29,11 @@ from penstock.event import (
     ChangeEvent,
     Column,
     Image,
-    Message,
-    Op,
     Source,
     TableSchema,
-    Transaction,
-    Version,
 )
-from penstock.event.keys import canonical_key
 from penstock.transforms.formats.converter import Converter, JsonConverter, encoding_of
 from penstock.transforms.formats.debezium_types import Mapping, Schema, TypeModes, field_schema, mapping
-from penstock.transforms.formats.debezium_values import column_type, value_parser
 from penstock.transforms.formats.formatted import Encoding, FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
 
@@ -114,54 +109,6 @@ class EventFormat(TableFormat["_Table"]):
         return _Table(self._server, source, schema, self._converter, self._key_converter)
 
 
-class EventParser:
-    """Parses the records of `EventFormat`. `schema` describes the table, for records that contain no schema."""
-
-    def __init__(self, schema: TableSchema | None = None, *, converter: Converter | None = None) -> None:
-        self._given, self._converter = schema, converter or JsonConverter()
-        self._tables: dict[bytes, _Columns] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tables": {}}
-
-    def __call__(self, value: bytes) -> ChangeEvent:
-        """Return the event of a record's value.
-
-        Raises:
-            ValueError: not such a record, or one without a schema although none was given.
-        """
-        try:
-            opened = self._converter.open(value)
-            parts = _decode(opened.payload)
-        except msgspec.DecodeError as error:
-            raise ValueError(f"not a record of EventFormat: {error}") from None
-        columns = self._columns(opened.schema)
-        key = columns.image(parts.key, ())
-        return ChangeEvent(
-            parts.source,
-            parts.op,
-            parts.timestamp,
-            key and canonical_key(columns.schema, key),
-            columns.image(parts.before, parts.before_unavailable),
-            columns.image(parts.after, parts.after_unavailable),
-            parts.version,
-            columns.schema,
-            parts.transaction,
-            parts.message,
-            tuple(_cell_change(cell) for cell in parts.cells),
-            parts.user,
-        )
-
-    def _columns(self, schema: msgspec.Raw | None) -> _Columns:
-        about = b"" if self._given is not None or schema is None else bytes(schema)
-        found = self._tables.get(about)
-        if found is None:
-            if len(self._tables) >= 1024:
-                self._tables.clear()
-            found = self._tables[about] = _Columns(self._given, schema)
-        return found
-
-
 class _Table:
     """The parts that are equal for all events of one table with one schema."""
 
@@ -177,7 +124,7 @@ class _Table:
         self.topic = ".".join(parts)
         self.names = schema.names
         self.key_names = tuple(column.name for column in schema.key_columns)
-        shown = _mappings(schema, converter.as_json, converter.embeds_schema)
+        shown = column_mappings(schema, converter.as_json, converter.embeds_schema)
         self._converters = {name: each.convert for name, each in shown.items() if each.convert}
         name = ".".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in parts)
         key = _struct(name + ".Key", [_field(column, shown, False) for column in schema.key_columns])
@@ -207,85 +154,6 @@ class _Table:
         return [] if image is None else [name for name in self.names if name not in image]
 
 
-class _Columns:
-    """The columns of a table, and how their values are read."""
-
-    def __init__(self, given: TableSchema | None, raw: msgspec.Raw | None) -> None:
-        if given is not None:
-            shown = _mappings(given, as_json=True, embeds_schema=False)
-            self.schema, types = given, {name: each.schema for name, each in shown.items()}
-        elif raw is not None:
-            fields = {field["field"]: field for field in msgspec.json.decode(raw)["fields"]}
-            keys = [field["field"] for field in fields["key"]["fields"]]
-            types = {field["field"]: field for field in fields["after"]["fields"]}
-            self.schema = TableSchema(
-                tuple(
-                    Column(name, column_type(each), None, keys.index(name) + 1 if name in keys else None)
-                    for name, each in types.items()
-                )
-            )
-        else:
-            raise ValueError("the record has no schema: pass the schema of the table")
-        self._parsers = {column.name: value_parser(types[column.name], column.type) for column in self.schema}
-
-    def image(self, raws: _Raws | None, absent: tuple[str, ...]) -> Image | None:
-        if raws is None:
-            return None
-        try:
-            return {
-                name: None if bytes(raw) == b"null" else self._parsers[name](raw)
-                for name, raw in raws.items()
-                if name not in absent
-            }
-        except (ValueError, ArithmeticError, TypeError, KeyError):
-            raise ValueError("a column does not have the form of its type") from None
-
-
-class _Cell(msgspec.Struct):
-    mod: str
-    family: str = ""
-    qualifier: bytes = b""
-    start_us: int = 0
-    end_us: int | None = None
-    value: bytes | None = None
-    number: int | None = None
-
-
-class _Parts(msgspec.Struct):
-    """The value of a record. The parts of an event are arrays elsewhere, so they are read from objects here."""
-
-    source: Any
-    op: Op
-    timestamp: int
-    key: _Raws | None
-    before: _Raws | None
-    after: _Raws | None
-    before_unavailable: tuple[str, ...]
-    after_unavailable: tuple[str, ...]
-    version: Any
-    transaction: Any
-    message: Any
-    cells: tuple[_Cell, ...]
-    user: str
-
-
-_decode_parts = msgspec.json.Decoder(_Parts).decode
-
-
-def _decode(payload: Any) -> _Parts:
-    parts = _decode_parts(payload)
-    try:
-        parts.source, parts.version = Source(**parts.source), Version(**parts.version)
-        if parts.transaction is not None:
-            parts.transaction = Transaction(**parts.transaction)
-        if parts.message is not None:
-            content = msgspec.convert(parts.message["content"], bytes)
-            parts.message = Message(**{**parts.message, "content": content})
-    except (TypeError, KeyError):
-        raise ValueError("not a record of EventFormat: a part of the event is missing") from None
-    return parts
-
-
 def _as_dict(struct: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
@@ -296,12 +164,7 @@ def _cell(cell: CellChange) -> dict[str, Any]:
     return {**fields, "value": None if number else cell.value, "number": cell.value if number else None}
 
 
-def _cell_change(cell: _Cell) -> CellChange:
-    value = cell.number if cell.value is None else cell.value
-    return CellChange(cell.mod, cell.family, cell.qualifier, cell.start_us, cell.end_us, value)
-
-
-def _mappings(schema: TableSchema, as_json: bool, embeds_schema: bool) -> dict[str, Mapping]:
+def column_mappings(schema: TableSchema, as_json: bool, embeds_schema: bool) -> dict[str, Mapping]:
     has_schema = embeds_schema or not as_json
     return {
         column.name: mapping(

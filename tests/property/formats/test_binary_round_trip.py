@@ -15,10 +15,10 @@ from penstock.transforms.formats.avro import AvroConverter
 from penstock.transforms.formats.avro_schema import avro_name
 from penstock.transforms.formats.converter import Converter
 from penstock.transforms.formats.debezium import PLACEHOLDER, DebeziumFormat
-from penstock.transforms.formats.debezium_parse import DebeziumParser
 from penstock.transforms.formats.protobuf import ProtobufConverter
 from penstock.transforms.formats.protobuf_schema import protobuf_name
 from penstock.transforms.formats.schema_registry import SchemaRegistry
+from penstock.transforms.parsers.debezium import DebeziumParser
 from tests.property.events.strategies import VALUES, row_events, texts
 
 KNOWN = VALUES | {

@@ -25,8 +25,8 @@ from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTra
 from penstock.io.spanner.values import RowDecoder
 from penstock.transforms.formats.converter import JsonConverter
 from penstock.transforms.formats.debezium import DebeziumFormat
-from penstock.transforms.formats.debezium_parse import DebeziumParser
 from penstock.transforms.formats.event_envelope import EventFormat
+from penstock.transforms.parsers.debezium import DebeziumParser
 
 ENUM, HSTORE = 20_001, 20_002
 CATALOG = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.event import ChangeEvent, ColumnType, Kind
 from penstock.transforms.formats.debezium import DebeziumFormat
-from penstock.transforms.formats.debezium_parse import DebeziumParser
+from penstock.transforms.parsers.debezium import DebeziumParser
 from tests.property.events.strategies import VALUES, row_events
 from tests.property.formats.test_binary_round_trip import KNOWN
 

@@ -12,9 +12,10 @@ from penstock.event import CellChange, ChangeEvent, Message, Op, Source, Version
 from penstock.event.model import NO_COLUMNS
 from penstock.transforms.formats.avro import AvroConverter
 from penstock.transforms.formats.converter import Converter, JsonConverter
-from penstock.transforms.formats.event_envelope import EventFormat, EventParser
+from penstock.transforms.formats.event_envelope import EventFormat
 from penstock.transforms.formats.protobuf import ProtobufConverter
 from penstock.transforms.formats.schema_registry import SchemaRegistry
+from penstock.transforms.parsers.envelope import EventParser
 from tests.property.events.strategies import row_events
 from tests.property.formats.test_binary_round_trip import KNOWN, collide
 

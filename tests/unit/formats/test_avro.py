@@ -15,8 +15,8 @@ from penstock.transforms.formats.avro import AvroConverter
 from penstock.transforms.formats.avro_schema import avro_schema, connect_schema
 from penstock.transforms.formats.converter import JsonConverter
 from penstock.transforms.formats.debezium import DebeziumFormat
-from penstock.transforms.formats.debezium_parse import DebeziumParser
 from penstock.transforms.formats.schema_registry import SchemaRegistry
+from penstock.transforms.parsers.debezium import DebeziumParser
 from tests.unit.formats.events import event_of, schema_of
 
 registries = count()

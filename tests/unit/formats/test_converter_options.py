@@ -16,11 +16,12 @@ from penstock.transforms.formats.avro import AvroConverter
 from penstock.transforms.formats.catalog import make_format
 from penstock.transforms.formats.converter_options import make_converter
 from penstock.transforms.formats.debezium import DebeziumFormat
-from penstock.transforms.formats.debezium_parse import DebeziumParser
-from penstock.transforms.formats.event_envelope import EventFormat, EventParser
+from penstock.transforms.formats.event_envelope import EventFormat
 from penstock.transforms.formats.lines import RecordLines
 from penstock.transforms.formats.protobuf import ProtobufConverter
 from penstock.transforms.formats.schema_registry import SchemaRegistry, SchemaRegistryError
+from penstock.transforms.parsers.debezium import DebeziumParser
+from penstock.transforms.parsers.envelope import EventParser
 from tests.unit.formats.events import event_of, schema_of
 
 GIVEN = {"server": "shop"}

@@ -27,9 +27,9 @@ from penstock.event import (
     Version,
 )
 from penstock.transforms.formats.debezium import DebeziumFormat
-from penstock.transforms.formats.debezium_parse import DebeziumParser
 from penstock.transforms.formats.debezium_source import json_block, plain_block, source_schema
 from penstock.transforms.formats.formatted import FormattedRecord
+from penstock.transforms.parsers.debezium import DebeziumParser
 from tests.unit.formats.events import event_of, schema_of
 
 TEXT = ColumnType(Kind.STRING, "character varying(255)")

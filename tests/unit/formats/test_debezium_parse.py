@@ -27,13 +27,12 @@ from penstock.event import (
     Version,
 )
 from penstock.transforms.formats.debezium import DebeziumFormat
-from penstock.transforms.formats.debezium_parse import DebeziumParser
 from penstock.transforms.formats.debezium_place import DataCollection
 from penstock.transforms.formats.debezium_transaction import (
     format_transaction,
-    parse_transaction_record,
     transaction_records,
 )
+from penstock.transforms.parsers import DebeziumParser, parse_transaction_record
 from tests.unit.formats.events import event_of, schema_of
 
 # Debezium documentation, "Debezium connector for PostgreSQL", create events: the payload of the value.

@@ -11,10 +11,10 @@ import pytest
 
 from penstock.event import ChangeEvent, ColumnType, Kind, Op, TableSchema
 from penstock.transforms.formats.debezium import DebeziumFormat
-from penstock.transforms.formats.debezium_parse import DebeziumParser
 from penstock.transforms.formats.protobuf import ProtobufConverter
 from penstock.transforms.formats.protobuf_schema import from_text
 from penstock.transforms.formats.schema_registry import SchemaRegistry
+from penstock.transforms.parsers.debezium import DebeziumParser
 from tests.unit.formats.events import event_of, schema_of
 
 registries = count()

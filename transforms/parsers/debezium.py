@@ -49,13 +49,13 @@ from penstock.transforms.formats.debezium import PLACEHOLDER
 from penstock.transforms.formats.debezium_postgres import unchanged_forms
 from penstock.transforms.formats.debezium_table import UNAVAILABLE_HEADER, column_mapping
 from penstock.transforms.formats.debezium_types import Schema, TypeModes
-from penstock.transforms.formats.debezium_values import (
+from penstock.transforms.formats.formatted import Headers
+from penstock.transforms.parsers.debezium_values import (
     Parse,
     column_type,
     content_parser,
     value_parser,
 )
-from penstock.transforms.formats.formatted import Headers
 
 _Raws = dict[str, msgspec.Raw]
 
