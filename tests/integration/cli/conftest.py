@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 from penstock_emulators.spanner import SpannerEmulator
+from tests.support.oracle.kill import session_members
 
 PROJECT, INSTANCE, DATABASE, STREAM = "my-project", "main", "shop", "OrdersStream"
 DDL = [
@@ -120,10 +122,19 @@ class Program:
         return self.process.wait(PATIENCE_SECONDS)
 
     def kill(self) -> None:
-        """End the whole group at once; harmless when it has ended."""
+        """End the whole group at once; harmless when it has ended. The JVM, a group of its own, notices it."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+
+    def end(self) -> None:
+        """End the whole session, also what the program has left behind."""
+        self.kill()
+        while members := session_members(self.process.pid):
+            for member in members:
+                with suppress(ProcessLookupError):
+                    os.kill(member, signal.SIGKILL)
+            time.sleep(0.02)
 
 
 @pytest.fixture
@@ -137,7 +148,7 @@ def start(emulator: Emulator, tmp_path: Path) -> Iterator[Callable[..., Program]
 
     yield start_
     for program in started:
-        program.kill()
+        program.end()
 
 
 def lines_below(folder: Path) -> list[dict[str, Any]]:

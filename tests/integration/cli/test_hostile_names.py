@@ -53,7 +53,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Program]]:
 
     yield start
     for program in started:
-        program.kill()
+        program.end()
 
 
 def lines_of(output: Path) -> list[dict[str, Any]]:
