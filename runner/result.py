@@ -52,6 +52,7 @@ class PySparkPipelineResult(PipelineResult):
         super().__init__(PipelineState.STARTING)
         self._residuals = residuals
         self._record: CommitRecord | None = None
+        self._progress: tuple[CommitRecord, Progress] | None = None
         self._timings: Mapping[str, float] = {}
         self._metrics = metrics.MetricsAccumulator()
         self._error: BaseException | None = None
@@ -138,9 +139,15 @@ class PySparkPipelineResult(PipelineResult):
 
     def progress(self) -> Progress:
         """Return the progress at the last commit."""
-        record = self._record
+        record, known = self._record, self._progress
         if record is None:
             return Progress(0, 0, 0, None, None, (), 0)
+        # A program that shows the progress asks several times a second, and the residuals are decoded each time.
+        if known is None or known[0] is not record:
+            known = self._progress = record, self._progress_at(record)
+        return known[1]
+
+    def _progress_at(self, record: CommitRecord) -> Progress:
         return Progress(
             epoch=record.number,
             generation=record.generation,

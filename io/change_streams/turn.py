@@ -85,4 +85,4 @@ class Turn:
             return POLL_SECONDS
         if self._metrics.emitted:
             return 0.0
-        return min(POLL_SECONDS, max(0.0, self._pace.idle_deadline - time.monotonic()))
+        return min(self._pace.poll_seconds, max(0.0, self._pace.idle_deadline - time.monotonic()))

@@ -244,6 +244,17 @@ class Driver:
         clock_us = self._test_stream.clock_us(state)
         return self._now_us() if clock_us is None else clock_us
 
+    def _quiet_seconds(
+        self, state: EpochState, due: Sequence[Residual], waiting: Sequence[Residual]
+    ) -> float:
+        """Return how long tasks may wait in this epoch if data at one of them ends the wait of all; 0: not at all."""
+        if self._test_stream.clock_us(state) is not None:
+            return 0.0  # its clock stands still during an epoch
+        longest = self._schedule.longest_wait_seconds(
+            state, due, waiting, self._inputs.partitions, self._now_us()
+        )
+        return min(self._pacing.quiet_seconds, longest)
+
     def _run(
         self,
         record: CommitRecord,
@@ -265,6 +276,7 @@ class Driver:
             test_clock_us=self._test_stream.clock_us(state),
             set_back_us=set_back_us,
             idle_seconds=self._pacing.idle_seconds,
+            quiet_seconds=self._quiet_seconds(state, due, waiting),
             max_records=self._reading_limit.max_records,
         )
         # A batch pipeline runs its epochs too, but its user never hears of epochs.

@@ -52,6 +52,7 @@ class EpochInputs:
         test_clock_us: int | None,
         set_back_us: int = 0,
         idle_seconds: float = math.inf,
+        quiet_seconds: float = 0.0,
         max_records: int | None = None,
     ) -> EpochInput:
         """Return the input of a try of the epoch that follows `state`: it reads `due`, and `waiting` is kept.
@@ -59,7 +60,7 @@ class EpochInputs:
         `owners` is by input the process that has read it in the last epoch. `max_records` limits
         each task in this epoch; None is the limit of all epochs.
         """
-        limits = replace(self._limits, idle_seconds=idle_seconds)
+        limits = replace(self._limits, idle_seconds=idle_seconds, quiet_seconds=quiet_seconds)
         return EpochInput(
             attempt=attempt,
             partitions=self.partitions,

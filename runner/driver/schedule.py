@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from penstock.runner.driver.compatibility import pending_impulses
 from penstock.runner.planning.plan import Plan
@@ -105,6 +106,29 @@ class Schedule:
             return False
         # If there are neither timers nor residuals, an epoch finds that the pipeline is done.
         return not (self.watermarks_settled(state) and any(timers.pending for timers in state.timers))
+
+    def longest_wait_seconds(
+        self, state: EpochState, due: Sequence[Residual], waiting: Sequence[Residual], tasks: int, now_us: int
+    ) -> float:
+        """Return how long the `tasks` of an epoch may wait for data, if data at one of them ends the wait of all.
+
+        0: the epoch has other work, whose results must not wait. Otherwise until a residual or timer is due.
+        """
+        # The watermark of a reader goes on while it waits, but is known when the epoch ends. Windows, and elements that
+        # wait for side inputs, may need it.
+        waits_for_watermark = any(
+            timers.event_us is not None and timers.event_us < MAX_US for timers in state.timers
+        ) or any(stage.sides for stage in self._plan.stages)
+        if (
+            state.publications
+            or pending_impulses(state, self._plan)
+            or state.draining
+            or waits_for_watermark
+            # A task reads its residuals one after the other, so data of the second one would not end its wait.
+            or not 0 < len(due) <= tasks
+        ):
+            return 0.0
+        return seconds_until_next_due(replace(state, residuals=tuple(waiting)), now_us)
 
     def watermarks_settled(self, state: EpochState) -> bool:
         """Whether the last epoch already started from the current watermarks of all carried steps.

@@ -201,7 +201,8 @@ class StageProcessor:
         """
         # One restriction at a time: a split applies to the element that the operation processes at that moment.
         (element,) = self.elements(block)
-        pace = Pace(min(budget.deadline, budget.idle_deadline)) if budget.may_end_early else None
+        idle = budget.idle
+        pace = Pace(lambda: idle.end, idle.poll_seconds) if budget.may_end_early else None
         with SplitTimer(self._read, budget, self.output_size) as timer, reading_at(pace):
             self.process(element)
         # A DoFn that defers leaves its residuals in the execution context. The timer has the residuals of a split.

@@ -11,9 +11,15 @@ from typing import Any
 
 from apache_beam.runners.sdf_utils import ThreadsafeRestrictionTracker
 
+from penstock.runner.harness.idle_wait import IdleWait
+
 # Polled, and not triggered by the writers: a check for each record would cost the reader more than 100 wake-ups a
 # second cost the machine.
 _POLL_SECONDS = 0.01
+_IDLE_POLL_SECONDS = 0.05
+"""Time between two polls of a read that has emitted nothing for a while."""
+_LIMITED_IDLE_POLL_SECONDS = 0.02
+"""The same for a read with a small limit, which it may exceed by what it reads in this time."""
 _MANY = 10_000
 """Records that a reader needs longer for than a poll."""
 
@@ -22,13 +28,13 @@ _MANY = 10_000
 class Budget:
     """When to split a read: at `deadline`, when it has written `records`, or when the bundle has written `bytes`.
 
-    A read is split at `idle_deadline` if the reading step has emitted nothing in this bundle. Both are times of
+    A read is split at the end of `idle` if the reading step has emitted nothing in this bundle. Both are times of
     `time.monotonic`. Bytes are counted as encoded for the exchange. `may_end_early`: the reader gets a pace
     (`penstock.pace`).
     """
 
     deadline: float
-    idle_deadline: float
+    idle: IdleWait
     records: int
     bytes: int
     may_end_early: bool = True
@@ -47,7 +53,9 @@ class SplitTimer:
         self._output_size = output_size
         self._records_before = output_size()[0]
         # With a small limit the reader reaches it within milliseconds, and would read several times as much.
-        self._poll_seconds = _POLL_SECONDS if budget.records >= _MANY else _POLL_SECONDS / 10
+        limited = budget.records < _MANY
+        self._poll_seconds = _POLL_SECONDS / 10 if limited else _POLL_SECONDS
+        self._idle_poll_seconds = _LIMITED_IDLE_POLL_SECONDS if limited else _IDLE_POLL_SECONDS
         self._ended = threading.Event()
         # A daemon: if the reader hangs in user code, this thread must not keep the worker process alive.
         self._thread = threading.Thread(target=self._run, name="penstock-split", daemon=True)
@@ -61,22 +69,40 @@ class SplitTimer:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._ended.set()
         self._thread.join()
+        if self._has_emitted():
+            self._budget.idle.read_something()
+        self._budget.idle.ended()
         if self._error is not None and error is None:
             raise self._error
 
     def _run(self) -> None:
         try:
-            while not self._ended.wait(self._poll_seconds):
-                if self._is_used_up() and self._split():
+            pause = self._poll_seconds
+            while not self._ended.wait(pause):
+                emitted = self._has_emitted()
+                if self._is_used_up(emitted) and self._split():
                     return
+                pause = self._poll_seconds if emitted else self._idle_pause(pause)
         except BaseException as error:
             self._error = error
             _raise_at_next_claim(error)
 
-    def _is_used_up(self) -> bool:
+    def _idle_pause(self, last: float) -> float:
+        """Return how long to wait for the next poll of an idle read, after a pause of `last` seconds.
+
+        An idle pipeline waits for most of its life, so the polls are what it costs.
+        """
+        left = self._budget.idle.end - time.monotonic()
+        if left <= 0:  # the tracker has refused the split
+            return self._poll_seconds
+        return min(2 * last, left, self._idle_poll_seconds)
+
+    def _is_used_up(self, emitted: bool) -> bool:
         records, size = self._output_size()
         budget = self._budget
-        deadline = budget.deadline if self._has_emitted() else min(budget.deadline, budget.idle_deadline)
+        if emitted:
+            budget.idle.read_something()
+        deadline = budget.deadline if emitted else budget.idle.end
         read = records - self._records_before
         return time.monotonic() >= deadline or read >= budget.records or size >= budget.bytes
 

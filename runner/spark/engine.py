@@ -189,7 +189,9 @@ def _level_function(plan_broadcast: Any, level: int, epoch: EpochInput) -> Any:
     """Return the function that runs one level's tasks. Spark pickles it, so it holds no engine."""
 
     def run(partition: int, packets: Iterator[Any]) -> Iterator[tuple[int, bytes]]:
+        from penstock.runner.harness.idle_wait import NoOtherReaders
         from penstock.runner.spark.input_exchange import input_of, this_process
+        from penstock.runner.spark.other_readers import other_readers
         from penstock.runner.tasks.task import run_level
         from penstock.runner.tasks.worker_logs import apply_levels
 
@@ -198,9 +200,12 @@ def _level_function(plan_broadcast: Any, level: int, epoch: EpochInput) -> Any:
         process = this_process()
         index = partition if level else input_of(partition, epoch, process)
         frames = () if level == 0 else (data for _, data in packets)
+        others = NoOtherReaders() if level else other_readers(index, epoch)
         # `yield from` forwards `close`: Spark closes the iterator if it needs no more output of the task
         # (`handover.iterate`).
-        yield from run_level(plan, level, partition, epoch, frames, input_index=index, process=process)
+        yield from run_level(
+            plan, level, partition, epoch, frames, input_index=index, process=process, others=others
+        )
         sys.stdout.flush()  # the daemon has made it line-buffered, and a worker ends without flushing
         freeze_imports()
 

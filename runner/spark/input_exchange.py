@@ -58,7 +58,7 @@ def input_of(
     """
     if not any(epoch.owners):
         return partition
-    path = Path(folder or scratch_folder() or tempfile.gettempdir()) / _name(epoch.attempt)
+    path = shared_file("inputs", epoch.attempt, folder)
     end = clock() + MAX_WAIT_SECONDS
     while True:
         with _tasks(path, epoch.attempt.nonce) as tasks:
@@ -70,10 +70,20 @@ def input_of(
         pause(_PAUSE_SECONDS)
 
 
-def _name(attempt: Attempt) -> str:
+def inputs_taken(epoch: EpochInput, *, folder: str | None = None) -> frozenset[int]:
+    """Return the indices of the inputs that tasks of this executor run now, as far as they exchange inputs."""
+    if not any(epoch.owners):
+        return frozenset()
+    with _tasks(shared_file("inputs", epoch.attempt, folder), epoch.attempt.nonce) as tasks:
+        return frozenset(tasks.taken)
+
+
+def shared_file(content: str, attempt: Attempt, folder: str | None = None) -> Path:
+    """Return the path of a file that the workers of this executor share; `folder`: see `input_of`."""
     # One file for each driver. A successor on this host has another token.
     token = attempt.drivers[-1].token if attempt.drivers else str(attempt.generation)
-    return f"penstock-inputs-{os.getuid()}-{attempt.job}-{token}.json"
+    name = f"penstock-{content}-{os.getuid()}-{attempt.job}-{token}.json"
+    return Path(folder or scratch_folder() or tempfile.gettempdir()) / name
 
 
 @contextmanager

@@ -77,6 +77,8 @@ class EpochLimits:
 
     A task stops at whichever limit it reaches first; one that has read nothing stops after `idle_seconds`. The limits
     are per task, not per epoch. `may_end_early`: readers end when they have emitted records and have no more at hand.
+    `quiet_seconds`: how long a task that has read nothing waits if data at any other task ends its wait at once; 0: not
+    longer than `idle_seconds`.
     """
 
     seconds: float
@@ -84,6 +86,7 @@ class EpochLimits:
     max_bytes: int
     idle_seconds: float = math.inf
     may_end_early: bool = True
+    quiet_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

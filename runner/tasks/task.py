@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.attempt import offering_staging, running_attempt
 from penstock.runner.harness.elements import encoded_impulse
+from penstock.runner.harness.idle_wait import IdleWait, NoOtherReaders, OtherReaders
 from penstock.runner.harness.split_timer import Budget
 from penstock.runner.planning.plan import Origin, Plan, Stage
 from penstock.runner.protocol.frames import Frame
@@ -48,12 +49,13 @@ def run_level(
     *,
     input_index: int | None = None,
     process: str = "",
+    others: OtherReaders = NoOtherReaders(),
 ) -> Iterator[Packet]:
     """Run a level's stages for one partition; yield packets for the next level or, from the last level, for the driver.
 
     `frames` were sent to this partition by the level above (none at level 0). The last level yields
     control records only. Packets are yielded while the stages still run; see `handover`. `input_index` and `process`:
-    see `TaskScope`; None is the input of the partition.
+    see `TaskScope`; None is the input of the partition. `others` are the other tasks of the epoch that read.
     """
     worker_plan = worker_plan_of(plan)
     # First finalize bundles of the last epoch in this process: this task's input says which of them were committed.
@@ -62,14 +64,21 @@ def run_level(
     scope = TaskScope(
         plan, level, partition, epoch, partition if input_index is None else input_index, process
     )
-    return iterate(lambda emit: Task(scope, worker_plan, emit).run(frames))
+    return iterate(lambda emit: Task(scope, worker_plan, emit, others).run(frames))
 
 
 class Task:
     """One attempt of one task. `emit` takes its packets."""
 
-    def __init__(self, scope: TaskScope, worker_plan: WorkerPlan, emit: Callable[[Packet], None]) -> None:
+    def __init__(
+        self,
+        scope: TaskScope,
+        worker_plan: WorkerPlan,
+        emit: Callable[[Packet], None],
+        others: OtherReaders = NoOtherReaders(),
+    ) -> None:
         self._scope = scope
+        self._others = others
         self._plan = scope.plan
         self._stages = scope.stages
         self._started = {(stage.origin, stage.step): stage for stage in self._stages if stage.step}
@@ -210,7 +219,9 @@ class Task:
         # was slow takes from them, not from the length of the epoch.
         share = max(0.0, end - now) / remaining
         idle = max(0.0, self._begun + limits.idle_seconds - now) / remaining
-        budget = Budget(now + share, now + idle, left, limits.max_bytes, limits.may_end_early)
+        quiet_until = self._begun + limits.quiet_seconds
+        wait = IdleWait(now + min(share, idle), quiet_until if limits.quiet_seconds else None, self._others)
+        budget = Budget(now + share, wait, left, limits.max_bytes, limits.may_end_early)
         stage = self._started[Origin.RESIDUAL, residual.transform]
         for rest in self._bundles.read(stage, residual.element_id, residual.element, budget):
             # A reader without a watermark estimator reports none. One that reports an earlier watermark than before is

@@ -9,11 +9,15 @@ reads until it is split.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 __all__ = ["Pace", "current_pace", "reading_at"]
+
+
+POLL_SECONDS = 0.05
+"""How often a reader looks at its pace, and an idle one at its tracker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +27,18 @@ class Pace:
     A reader that has emitted records should return as soon as it has no more of them ready. A reader that has emitted
     none should wait for data until `idle_deadline`. A reader that is behind its source, or that would lose work by
     returning, should not return.
+
+    `idle_until` is that deadline, or a function that returns it if it may change; `poll_seconds` is how often a reader
+    should look at it.
     """
 
-    idle_deadline: float
+    idle_until: float | Callable[[], float]
+    poll_seconds: float = POLL_SECONDS
+
+    @property
+    def idle_deadline(self) -> float:
+        """The deadline as it is now."""
+        return self.idle_until() if callable(self.idle_until) else self.idle_until
 
 
 def current_pace() -> Pace | None:

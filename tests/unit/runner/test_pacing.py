@@ -36,3 +36,28 @@ def test_expensive_epochs_always_have_their_full_length() -> None:
     pacing = Pacing(0.5, hurried=False)
     pacing.observe(3)
     assert pacing.idle_seconds == 0.5
+
+
+def test_a_pipeline_is_quiet_after_a_whole_long_wait_without_data() -> None:
+    pacing = Pacing(0.5)
+    pacing.observe(0)
+    assert 0.5 < pacing.quiet_seconds < 2, "the watermark is behind by at most 2 s"
+    pacing.observe(1)
+    assert pacing.quiet_seconds == 0
+    while pacing.idle_seconds < 0.5:
+        pacing.observe(0)
+        assert pacing.quiet_seconds == 0
+    pacing.observe(0)
+    assert pacing.quiet_seconds > 0.5
+
+
+def test_who_makes_epochs_short_gets_a_recent_watermark_from_a_quiet_pipeline_too() -> None:
+    pacing = Pacing(0.1)
+    pacing.observe(0)
+    assert pacing.quiet_seconds < 0.5
+
+
+def test_epochs_that_are_longer_than_a_quiet_wait_stay_as_they_are() -> None:
+    pacing = Pacing(5.0)
+    pacing.observe(0)
+    assert pacing.quiet_seconds == 0

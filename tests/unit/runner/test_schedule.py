@@ -144,3 +144,34 @@ def test_timers_move_back_with_the_clock_and_only_then() -> None:
     assert timers_set_back_us(state, now_us=1_000_000, committed_us=3_500_000) == 2_500_000
     assert timers_set_back_us(state, now_us=3_500_001, committed_us=3_500_000) == 0
     assert timers_set_back_us(_state(), now_us=1_000_000, committed_us=3_500_000) == 0
+
+
+def _longest_wait(state: EpochState, due: int = 1, waiting: int | None = None) -> float:
+    later = [] if waiting is None else [_residual(waiting)]
+    return SCHEDULE.longest_wait_seconds(state, [_residual(0)] * due, later, tasks=2, now_us=10)
+
+
+def test_tasks_of_an_epoch_that_only_reads_may_wait_until_something_is_due() -> None:
+    assert _longest_wait(_state()) == math.inf
+    assert _longest_wait(_state(), waiting=3_000_010) == 3.0
+    timers = (EarliestTimers("Write", 0, 127, event_us=MAX_US, processing_us=2_000_010),)
+    assert _longest_wait(_state(timers=timers)) == 2.0
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        _state(publications=(Publication("Publish", b""),)),
+        _state(fired_impulses={}),
+        _state(draining=True),
+        _state(timers=(EarliestTimers("Count", 0, 127, event_us=5_000_000),)),
+    ],
+    ids=["publications", "impulses", "drain", "windows"],
+)
+def test_results_and_windows_do_not_wait_for_data_of_a_reader(state: EpochState) -> None:
+    assert _longest_wait(state) == 0.0
+
+
+def test_a_task_with_two_residuals_does_not_wait_long_for_the_first_one() -> None:
+    assert _longest_wait(_state(), due=2) == math.inf
+    assert _longest_wait(_state(), due=3) == 0.0
