@@ -19,6 +19,7 @@ from penstock.cli.commands import cli
 from penstock.cli.replays import ReplayFolder
 from penstock.errors import UsageError
 from penstock.event import Kind, Op
+from penstock.io.spanner.coder import DataChangeRecordCoder  # noqa: F401  registers the coder of the letters
 from penstock.io.spanner.record import Mod
 from penstock.launch.run import ExitCode
 from penstock.pipelines import source_to_sink
