@@ -19,6 +19,8 @@ from penstock.io.postgres.position import Position, ReadView
 from penstock.io.postgres.record import LogRecord, format_lsn
 from penstock.io.postgres.transactions import Step, TransactionEnd
 
+MAX_IN_STEP = 8
+"""Records of a transaction that are claimed together at most."""
 _STEP_BYTES = 600
 """What a queued record costs in memory besides its message, about: measured with CPython 3.11 and one column."""
 
@@ -62,7 +64,8 @@ class Merge(Protocol):
 class LogSteps:
     """What was read of a slot: `position` and `watermark` after the last step that was returned.
 
-    A step is (bytes in memory, records to emit, mark): a mark is the `FlatPosition` after the step, or `Ended`.
+    A step is (bytes in memory, records to emit, mark): a mark is the `FlatPosition` after the step, or `Ended`. It has
+    one record or a few of one transaction.
     """
 
     merge: Merge | None = None
@@ -83,7 +86,32 @@ class LogSteps:
         Raises:
             PositionLostError: the server did not send changes that were committed.
         """
-        return [step for item, size in arrived if (step := self._step(item, size)) is not None]
+        steps: list[PendingStep] = []
+        joined, transaction, records, memory = 0, None, [], 0
+        for item, size in arrived:
+            # A step costs as much as the decoding of its record, so neighbours of one transaction share one. They have
+            # one timestamp and come in order: if the first was not read before and is not past the end, the others are
+            # not either, and only the number of claimed records changes.
+            if 0 < joined < MAX_IN_STEP and type(item) is LogRecord and item.transaction is transaction:
+                joined += 1
+                memory += size + _STEP_BYTES
+                if self._wanted(item):
+                    records.append(item)
+                self.position = Position(self.position.lsn, item.sequence, *self.position[2:])
+                continue
+            if joined > 1:
+                steps[-1] = memory, records, FlatPosition(self.position, self.watermark)
+            joined = 0
+            if (step := self._step(item, size)) is None:
+                continue
+            steps.append(step)
+            # With snapshots each record may have rows that precede it, so it is a step of its own.
+            if self.merge is None and type(item) is LogRecord and not self._has_ended:
+                joined, transaction = int(item.transaction is not None), item.transaction
+                memory, records = step[0], list(step[1])
+        if joined > 1:
+            steps[-1] = memory, records, FlatPosition(self.position, self.watermark)
+        return steps
 
     def _step(self, item: Step | CaughtUp | UnknownPrepared, size: int) -> PendingStep | None:
         position, watermark = self.position, self.watermark

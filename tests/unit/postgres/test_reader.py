@@ -19,7 +19,7 @@ from penstock.io.change_streams.options import LimitOptions
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.log_decoder import UnknownPrepared
-from penstock.io.postgres.log_steps import CaughtUp
+from penstock.io.postgres.log_steps import CaughtUp, LogSteps
 from penstock.io.postgres.pool import StreamPool
 from penstock.io.postgres.position import Position
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction
@@ -448,11 +448,11 @@ def test_a_bundle_reads_for_a_multiple_of_the_time_that_its_connection_needed(op
 
 
 def test_a_bundle_claims_what_a_new_connection_has_received_before_it_ends():
-    server, now = Server([*records(1, 1_000), CaughtUp(9000, 10_000)]), [100.0]
+    server, now = Server([*records(1, 5_000), CaughtUp(9000, 10_000)]), [100.0]
     pool = pool_of({SLOT: server}, end=None, clock=lambda: now[0])
     with pool.prefetching(FlatFrontier({}, None)) as prefetcher:
         open_after(prefetcher, server, now, 0.5)
-        wait_until(lambda: pool.ahead.queued_bytes > 1_000 * 600)  # all of them: the log is read to its end
+        wait_until(lambda: pool.ahead.queued_bytes > 5_000 * 600)  # all of them: the log is read to its end
         assert prefetcher.take(0)
         now[0] += 1.9
         assert prefetcher.first_record_pending
@@ -476,7 +476,7 @@ def test_a_bundle_of_a_new_connection_ends_after_one_buffer():
             assert prefetcher.first_record_pending, claimed
             if batch := prefetcher.take(0.1):
                 batch.claimed = len(batch.steps)
-                claimed += batch.claimed
+                claimed += sum(len(emitted) for _, emitted, _ in batch.steps)
         prefetcher.take(0)
         assert not prefetcher.first_record_pending
 
@@ -594,3 +594,16 @@ def test_the_position_of_an_idle_slot_follows_the_end_of_the_log():
     read_all(reading)
     reading.stop()
     assert (reading.position.lsn, reading.watermark) == (500, 50)
+
+
+def test_neighbours_of_a_transaction_share_a_step_and_a_read_continues_after_any_step():
+    arrived = [(item, 10) for item in [*records(1, 20), *records(2, 3)]]
+    whole = LogSteps("slot", FlatPosition(Position(*START), 0), lambda record: record.sequence != 2, None)
+    steps = whole.steps(arrived)
+    assert len(steps) < len(arrived) / 2
+    expected = [item for item, _ in arrived if isinstance(item, LogRecord) and item.sequence != 2]
+    assert [record for _, emitted, _ in steps for record in emitted] == expected
+    for number, (_, _, mark) in enumerate(steps):
+        rest = LogSteps("slot", mark, whole._wanted, None).steps(arrived)
+        before = [record for _, emitted, _ in steps[: number + 1] for record in emitted]
+        assert [*before, *(record for _, emitted, _ in rest for record in emitted)] == expected
