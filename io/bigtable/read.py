@@ -40,8 +40,8 @@ from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
 from penstock.io.change_streams import settings
 from penstock.io.change_streams.arguments import in_range, named, period
 from penstock.io.change_streams.incremental.options import SnapshotOptions
-from penstock.io.change_streams.incremental.prefetch import MergePool
-from penstock.io.change_streams.incremental_reading import IncrementalReading
+from penstock.io.change_streams.incremental_kind import IncrementalKind
+from penstock.io.change_streams.kinds import StreamKind
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 
@@ -56,7 +56,7 @@ class Settings(settings.Settings):
     selection: Selection
 
 
-class ReadBigtableFn(IncrementalReading, ReadChangeStreamFn):
+class ReadBigtableFn(ReadChangeStreamFn):
     """Turns `ChangeStream` elements into timestamped `ChangeStreamMutation`s."""
 
     frontier_type = Frontier
@@ -73,17 +73,19 @@ class ReadBigtableFn(IncrementalReading, ReadChangeStreamFn):
 
         return client_for(stream, self._settings.connection, self._settings.heartbeat_ms)
 
-    def open_pool(self, stream: ChangeStream) -> MergePool:
+    def kinds(self) -> tuple[StreamKind, ...]:
+        return (IncrementalKind(self), *super().kinds())
+
+    def open_pool(self, stream: ChangeStream) -> StreamPool:
         settings, client = self._settings, self._client(stream)
         select = None if settings.selection.everything else settings.selection.apply
-        changes = StreamPool(client, settings.limits, select, stream.end is not None)
-        return self.merge_pool(stream, changes, client.backoff)
+        return StreamPool(client, settings.limits, select, stream.end is not None)
 
     def stream_from_now(self, element: ChangeStream) -> Frontier:
         now = time.time_ns() // 1000 * 1000
         return Frontier.starting_at(now, self.check(element), element.row_range, element.end)
 
-    def stream_lineage(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+    def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
         return lineage_events(step, frontier)
 
     def snapshot_source(self, element: ChangeStream) -> BigtableRecords:
@@ -119,7 +121,8 @@ class ReadBigtableFn(IncrementalReading, ReadChangeStreamFn):
 
     def first_frontier(self, stream: ChangeStream, said: list[KeyRange]) -> Any:
         """Return the present partitions, to be read from the start, and an initial snapshot if it is wanted."""
-        return self.with_initial(Frontier.starting_at(stream.start, said, stream.row_range, stream.end))
+        frontier = Frontier.starting_at(stream.start, said, stream.row_range, stream.end)
+        return IncrementalKind(self).first(frontier)
 
 
 class ReadBigtableUnboundedFn(Unbounded, ReadBigtableFn):

@@ -37,13 +37,13 @@ from penstock import timeline
 from penstock.attempt import current_attempt
 from penstock.batches import MAX_ELEMENTS, ElementBatch
 from penstock.errors import DecodeError, SetupError
-from penstock.io.change_streams import coders as shared_coders  # noqa: F401 - registers a coder
+from penstock.io.change_streams import coders as shared_coders
 from penstock.io.change_streams.arguments import check_end, require_same
 from penstock.io.change_streams.incremental.notifications import NOTIFICATIONS, NotificationRecord
+from penstock.io.change_streams.kinds import POOLS, StreamKind
 from penstock.io.change_streams.lineage import LINEAGE_EVENTS, LineageEvent
 from penstock.io.change_streams.metrics import LAG_MS, ReaderMetrics
 from penstock.io.change_streams.prefetch import Batch, Prefetcher, StreamPool
-from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.refusals import refused_now
 from penstock.io.change_streams.settings import Settings
 from penstock.io.change_streams.tracker import FrontierTracker, Poll, rebalanced
@@ -65,7 +65,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
 
     frontier_type: ClassVar[Any]
     tracker_type: ClassVar[type[FrontierTracker]]
-    frontier_coder: ClassVar[type[coders.Coder]]
+    frontier_coder: ClassVar[type[shared_coders.FrontierCoder]]
     metrics_type: ClassVar[type[ReaderMetrics]]
     watermark_estimators: ClassVar = FrontierWatermarkEstimatorProvider()
     split_deferral_seconds: ClassVar[float] = 5.0
@@ -75,6 +75,14 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         super().__init__()
         self._settings = settings
         self._suspended: Prefetcher | None = None
+
+    def kinds(self) -> tuple[StreamKind, ...]:
+        """Return the kinds of reading; a source that has others adds them before the change stream."""
+        return (StreamKind(self),)
+
+    def kind_of(self, frontier: Any) -> StreamKind:
+        """Return the kind of a restriction."""
+        return next(kind for kind in self.kinds() if isinstance(frontier, kind.frontier_type))
 
     # Methods that a source implements.
 
@@ -96,7 +104,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         raise NotImplementedError
 
     def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
-        """Return the lineage events of a step other than a `Poll`; `frontier` is the one before the step.
+        """Return the lineage events of a step other than a `Poll`; `frontier` is the stream's one before the step.
 
         Records and heartbeats have none. A source whose partitions never change need not implement this method.
         """
@@ -105,10 +113,6 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
     def first_frontier(self, stream: Any, said: Any) -> Any:
         """Return a frontier with all work of the stream; `said` is the result of `ask_service`."""
         raise NotImplementedError
-
-    def new_metrics(self, prefetcher: Prefetcher) -> ReaderMetrics:
-        """Return the metrics of one `process` call."""
-        return self.metrics_type(prefetcher)
 
     # The read.
 
@@ -120,9 +124,14 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
     ) -> Iterator[WindowedValue]:
         """Read until the stream's end, a split or the end of the turn, or until only other parts can advance."""
         frontier = tracker.current_restriction()
+        kind = self.kind_of(frontier)
         watermark.set_watermark(beam_watermark(frontier.watermark))
-        outputs, lineage = self._outputs(element), self._lineage(element, tracker)
-        with self._prefetching(element, frontier) as prefetcher, self._counting(prefetcher) as metrics:
+        outputs, lineage = self._outputs(element), self._lineage(kind, element, tracker)
+        pool = kind.pool(element)
+        with (
+            self._prefetching(pool, frontier) as prefetcher,
+            self._counting(kind.metrics(prefetcher)) as metrics,
+        ):
             for batch in self._batches_to_claim(prefetcher, tracker, watermark, metrics):
                 # This loop is not in a generator of its own, because each element would pass through one more `yield`.
                 for count, records, step in batch.claims():
@@ -185,7 +194,9 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
 
         return output
 
-    def _lineage(self, stream: Any, tracker: Any) -> Callable[[Any], list[TaggedOutput]] | None:
+    def _lineage(
+        self, kind: StreamKind, stream: Any, tracker: Any
+    ) -> Callable[[Any], list[TaggedOutput]] | None:
         """Return a function from a step to lineage outputs; None if the pipeline takes none."""
         if not self._settings.lineage_output:
             return None
@@ -195,7 +206,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
                 return []
             return [
                 TaggedOutput(LINEAGE_EVENTS, _at(event.time, event.document(str(stream))))
-                for event in self.lineage_events(step, tracker.current_restriction())
+                for event in kind.lineage_events(step, tracker.current_restriction())
             ]
 
         return outputs
@@ -217,16 +228,15 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
             self._suspended = None
 
     @contextmanager
-    def _prefetching(self, stream: Any, frontier: Any) -> Iterator[Prefetcher]:
+    def _prefetching(self, pool: StreamPool, frontier: Any) -> Iterator[Prefetcher]:
         # An attribute and not a local name, so that `_close_suspended` can find the prefetcher.
-        with self._pool(stream).prefetching(frontier) as self._suspended:
+        with pool.prefetching(frontier) as self._suspended:
             yield self._suspended
             self._suspended = None
 
     @contextmanager
-    def _counting(self, prefetcher: Prefetcher) -> Iterator[ReaderMetrics]:
+    def _counting(self, metrics: ReaderMetrics) -> Iterator[ReaderMetrics]:
         """Report the metrics when the call ends, also by an error."""
-        metrics = self.new_metrics(prefetcher)
         try:
             yield metrics
         finally:
@@ -238,7 +248,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
                 Metrics.distribution(metrics.namespace, LAG_MS).update(lag_ms)
 
     def _pool(self, stream: Any) -> StreamPool:
-        return _POOLS.get((type(self), stream, self._settings), lambda: self.open_pool(stream))
+        return POOLS.get((type(self), stream, self._settings), lambda: self.open_pool(stream))
 
     def _client(self, stream: Any) -> Any:
         if not self._ends_earlier(stream):
@@ -315,10 +325,23 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         return end + 1
 
     def create_tracker(self, restriction: Any) -> RestrictionTracker:
-        return self.tracker_type(restriction)
+        restriction = self._prepared(restriction)
+        return self.kind_of(restriction).tracker(restriction)
+
+    def _prepared(self, restriction: Any) -> Any:
+        for kind in self.kinds():
+            restriction = kind.prepared(restriction)
+        return restriction
 
     def restriction_coder(self) -> coders.Coder:
-        return self.frontier_coder()
+        coder = self.frontier_coder()
+        for kind in reversed(self.kinds()):
+            coder = kind.coder(coder)
+        return coder
+
+    def truncate(self, element: Any, restriction: Any) -> Any:
+        """Return what a drain still reads; None: nothing."""
+        return self.kind_of(restriction).drained(restriction)
 
     def restriction_size(self, element: Any, restriction: Any) -> float:
         """Return the number of partitions that are readable or waiting."""
@@ -329,7 +352,11 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         self, element: Any, residuals: Sequence[tuple[Any, Timestamp]], n: int
     ) -> list[tuple[Any, Timestamp]]:
         """Join all residuals of one element and deal them out over `n` slots; see `rebalanced`."""
-        return rebalanced(self.frontier_type, residuals, n)
+        # Parts of one kind may be joined to a whole of another one. So parts of both may come, and the first kind of
+        # `kinds` that is among them knows how to join them.
+        present = {self.kind_of(frontier).frontier_type for frontier, _ in residuals}
+        joined = [kind.frontier_type for kind in self.kinds() if kind.frontier_type in present]
+        return rebalanced(joined[0], residuals, n, self._prepared) if joined else []
 
 
 class _Outputs:
@@ -521,10 +548,6 @@ def _mixes_up_timers(runner: Any) -> bool:
     return type(runner).__module__.startswith(
         ("apache_beam.runners.portability.fn_api_runner", "apache_beam.runners.direct")
     )
-
-
-_POOLS: ProcessLocal[StreamPool] = ProcessLocal()
-"""The pools of this process, by source, stream and settings."""
 
 
 _WINDOWS = (GlobalWindow(),)

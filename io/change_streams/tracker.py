@@ -7,7 +7,7 @@ they are applied at once.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,15 +138,18 @@ class FrontierTracker(RestrictionTracker):
 
 
 def rebalanced(
-    frontier_type: Any, residuals: Sequence[tuple[Any, Timestamp]], n: int
+    frontier_type: Any,
+    residuals: Sequence[tuple[Any, Timestamp]],
+    n: int,
+    prepared: Callable[[Any], Any] = lambda whole: whole,
 ) -> list[tuple[Any, Timestamp]]:
     """Join all residuals of one element and deal them out over `n` slots.
 
     For runners, between bundles, with every residual of the element. Returns at most `n` parts with the states of
     their watermark estimators; the lowest state equals the state of the whole frontier, which never goes back. Returns
-    an empty list if no work remains.
+    an empty list if no work remains. `prepared` may replace the whole frontier before it is dealt.
     """
     if not residuals:
         return []
-    whole = frontier_type.join([frontier for frontier, _ in residuals])
+    whole = prepared(frontier_type.join([frontier for frontier, _ in residuals]))
     return [(part, beam_watermark(part.watermark)) for part in whole.deal(n)]

@@ -26,7 +26,8 @@ from penstock.errors import SetupError, UsageError
 from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
 from penstock.io.change_streams.incremental.options import SnapshotOptions
-from penstock.io.change_streams.incremental_reading import IncrementalReading
+from penstock.io.change_streams.incremental_kind import IncrementalKind
+from penstock.io.change_streams.kinds import StreamKind
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
@@ -39,11 +40,13 @@ from penstock.io.spanner.initial_scan import plan
 from penstock.io.spanner.initial_scan.frontier import ScanFrontier
 from penstock.io.spanner.initial_scan.pool import check_changes_kept
 from penstock.io.spanner.initial_scan.read import (
-    InitialScanReading,
+    ScanKind,
     ScanOptions,
     SpannerSettings,
     begin_snapshot,
+    plan_with_retries,
     ranges_of,
+    scan_client,
 )
 from penstock.io.spanner.lineage import lineage_events
 from penstock.io.spanner.metrics import SpannerMetrics
@@ -82,7 +85,7 @@ _LOOK = 10 * NANOS
 
 
 class ReadSpannerFn(ReadChangeStreamFn):
-    """Turns `ChangeStream` elements into timestamped `DataChangeRecord`s."""
+    """Turns `ChangeStream` elements into the rows of a snapshot, if they ask for one, and then into changes."""
 
     frontier_type = Frontier
     tracker_type = SpannerTracker
@@ -96,6 +99,9 @@ class ReadSpannerFn(ReadChangeStreamFn):
             from penstock.io.spanner.client import client_for
 
         return client_for(stream, self._settings.connection)
+
+    def kinds(self) -> tuple[StreamKind, ...]:
+        return (ScanKind(self), IncrementalKind(self), *super().kinds())
 
     def open_pool(self, stream: ChangeStream) -> StreamPool:
         client, settings = self._client(stream), self._settings
@@ -143,7 +149,13 @@ class ReadSpannerFn(ReadChangeStreamFn):
     def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
         return lineage_events(step, frontier)
 
-    def first_frontier(self, stream: ChangeStream, said: StreamFacts) -> Frontier:
+    def first_frontier(self, stream: ChangeStream, said: StreamFacts) -> Any:
+        """Return the rows of a snapshot, if the stream asks for one, otherwise the change stream."""
+        if stream.snapshot:
+            return plan_with_retries(self, stream, lambda client: self._plan(client, stream, said))
+        return IncrementalKind(self).prepared(self._stream_frontier(stream, said))
+
+    def _stream_frontier(self, stream: ChangeStream, said: StreamFacts) -> Frontier:
         """Return the root partitions alone: their children are the partitions that are live at the start."""
         emulated = self._settings.connection.emulated
         return Frontier.starting_at(
@@ -153,62 +165,6 @@ class ReadSpannerFn(ReadChangeStreamFn):
             globally_ordered=emulated,
             mutable=said.mutable,
         )
-
-
-class ReadSpannerUnboundedFn(Unbounded, ReadSpannerFn):
-    """The same for a stream without end."""
-
-
-class ReadSpannerMergingFn(IncrementalReading, ReadSpannerFn):
-    """The same with incremental snapshots, if the settings name a place for signals."""
-
-    def stream_from_now(self, element: ChangeStream) -> Frontier:
-        client = self._client(element)
-        client.clock.synchronize()
-        following = replace(element, start=client.clock.now(), snapshot="")
-        return ReadSpannerFn.first_frontier(self, following, self.check(element))
-
-    def stream_lineage(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
-        return lineage_events(step, frontier)
-
-    def snapshot_source(self, element: Any) -> SpannerRecords:
-        return SpannerRecords()
-
-    def chunk_reader(self, element: ChangeStream, stopped: Callable[[], bool]) -> ChunkReader:
-        settings = self._settings
-        return ChunkReader(
-            self._snapshot_client(element),
-            element.change_stream,
-            settings.selection.reads_table,
-            dialect=settings.dialect,
-            emulated=settings.connection.emulated,
-        )
-
-    def signal_rows(self, element: ChangeStream, table: str) -> Callable[[], Sequence[Sequence[Any]]]:
-        client = self._snapshot_client(element)
-        return lambda: client.query(
-            plan.signal_query(table, plan.dialect_of(lambda sql: client.query(sql, None))), None
-        )
-
-    def _snapshot_client(self, element: ChangeStream) -> Any:
-        from penstock.io.spanner.initial_scan.client import ScanClient
-
-        return ScanClient(self._client(element))
-
-    def open_pool(self, stream: ChangeStream) -> Any:
-        return self.merge_pool(stream, super().open_pool(stream), self._client(stream).backoff)
-
-    def first_frontier(self, stream: ChangeStream, said: StreamFacts) -> Any:
-        return self.with_snapshots(super().first_frontier(stream, said))
-
-
-class ReadScanAndStreamFn(InitialScanReading, ReadSpannerMergingFn):
-    """Turns `ChangeStream` elements into the rows of a snapshot, if they ask for one, and then into changes."""
-
-    def first_frontier(self, stream: ChangeStream, said: StreamFacts) -> Any:
-        if not stream.snapshot:
-            return super().first_frontier(stream, said)
-        return self.plan_with_retries(stream, lambda client: self._plan(client, stream, said))
 
     def _plan(self, client: Any, stream: ChangeStream, said: StreamFacts) -> ScanFrontier:
         transaction = begin_snapshot(
@@ -239,13 +195,39 @@ class ReadScanAndStreamFn(InitialScanReading, ReadSpannerMergingFn):
         frontier = ScanFrontier(
             timestamp,
             watched,
-            ranges_of(client, watched, transaction, self.options.max_ranges),
-            super().first_frontier(following, said) if has_changes else None,
+            ranges_of(client, watched, transaction, self._settings.snapshot.max_ranges),
+            self.first_frontier(following, said) if has_changes else None,
             timestamp + retention,
             options.get("value_capture_type", "OLD_AND_NEW_VALUES"),
         )
         check_changes_kept(frontier, client.clock.now())
         return frontier
+
+    # Incremental snapshots.
+
+    def stream_from_now(self, element: ChangeStream) -> Frontier:
+        client = self._client(element)
+        client.clock.synchronize()
+        return self._stream_frontier(replace(element, start=client.clock.now()), self.check(element))
+
+    def snapshot_source(self, element: Any) -> SpannerRecords:
+        return SpannerRecords()
+
+    def chunk_reader(self, element: ChangeStream, stopped: Callable[[], bool]) -> ChunkReader:
+        settings = self._settings
+        return ChunkReader(
+            scan_client(self, element),
+            element.change_stream,
+            settings.selection.reads_table,
+            dialect=settings.dialect,
+            emulated=settings.connection.emulated,
+        )
+
+    def signal_rows(self, element: ChangeStream, table: str) -> Callable[[], Sequence[Sequence[Any]]]:
+        client = scan_client(self, element)
+        return lambda: client.query(
+            plan.signal_query(table, plan.dialect_of(lambda sql: client.query(sql, None))), None
+        )
 
     def read_on(self, element: ChangeStream) -> ChangeStream | None:
         """Return the element that begins after the end of `element`; it has no snapshot. See the base class."""
@@ -253,8 +235,8 @@ class ReadScanAndStreamFn(InitialScanReading, ReadSpannerMergingFn):
         return None if following is None else replace(following, snapshot="")
 
 
-class ReadScanAndStreamUnboundedFn(Unbounded, ReadScanAndStreamFn):
-    """The same for a stream without end."""
+class ReadSpannerUnboundedFn(Unbounded, ReadSpannerFn):
+    """`ReadSpannerFn` for a stream without end."""
 
 
 class ReadFromSpannerChangeStream(SpannerStreamOptions, ReadFromChangeStream):
@@ -269,8 +251,8 @@ class ReadFromSpannerChangeStream(SpannerStreamOptions, ReadFromChangeStream):
             read is known only to the service: `check()` asks it, and the pipeline does so before it reads.
     """
 
-    bounded_fn = ReadScanAndStreamFn
-    unbounded_fn = ReadScanAndStreamUnboundedFn
+    bounded_fn = ReadSpannerFn
+    unbounded_fn = ReadSpannerUnboundedFn
     record_type = DataChangeRecord
     _settings: SpannerSettings
 
@@ -320,8 +302,8 @@ class ReadFromSpannerChangeStream(SpannerStreamOptions, ReadFromChangeStream):
             ChangeStreamError: the service refused to answer.
             UnavailableError: it did not answer for `unavailable_seconds`.
         """
-        fn, stream = ReadScanAndStreamFn(self._settings), self._stream
-        client = fn.scan_client(stream)
+        fn, stream = ReadSpannerFn(self._settings), self._stream
+        client = scan_client(fn, stream)
 
         def watched() -> list[SourceTable]:
             tables = plan.watched_tables(lambda sql: client.query(sql, None), stream.change_stream)

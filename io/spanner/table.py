@@ -26,16 +26,19 @@ from penstock.errors import UsageError
 from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import named, whole_in_range
 from penstock.io.change_streams.coders import ChangeStreamCoder
+from penstock.io.change_streams.kinds import StreamKind
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream
 from penstock.io.change_streams.source import WithIdentity
 from penstock.io.spanner.initial_scan import plan
 from penstock.io.spanner.initial_scan.frontier import ScanFrontier, Table
 from penstock.io.spanner.initial_scan.read import (
-    InitialScanReading,
+    ScanKind,
     ScanOptions,
     SpannerSettings,
     begin_snapshot,
+    plan_with_retries,
     ranges_of,
+    scan_client,
 )
 from penstock.io.spanner.options import SpannerTableOptions, Tables
 from penstock.io.spanner.prefetch import Limits
@@ -99,12 +102,15 @@ class TableReadCoder(ChangeStreamCoder):
         )
 
 
-class ReadSpannerTableFn(InitialScanReading, ReadChangeStreamFn):
+class ReadSpannerTableFn(ReadChangeStreamFn):
     """Turns `TableRead` elements into records of rows."""
 
     tracker_type = SpannerTracker
     frontier_type = ScanFrontier
     frontier_coder = FrontierCoder
+
+    def kinds(self) -> tuple[StreamKind, ...]:
+        return (ScanKind(self),)
 
     def connect(self, snapshot: TableRead) -> Client:
         # The client imports google-cloud-spanner, which only a running pipeline needs.
@@ -117,7 +123,7 @@ class ReadSpannerTableFn(InitialScanReading, ReadChangeStreamFn):
         """Do nothing: whether the time can be read is checked with the tables, see `ask_service`."""
 
     def ask_service(self, client: Client, snapshot: TableRead) -> tuple[Table, ...]:
-        reads = self.scan_client(snapshot)
+        reads = scan_client(self, snapshot)
         if snapshot.at is not None:
             begin_snapshot(reads, snapshot.at, snapshot.database_path, emulated=False)
         return self._tables(reads, snapshot, snapshot.at)
@@ -131,10 +137,10 @@ class ReadSpannerTableFn(InitialScanReading, ReadChangeStreamFn):
                 emulated=self._settings.connection.emulated,
             )
             tables = self._tables(client, snapshot, transaction.timestamp)
-            ranges = ranges_of(client, tables, transaction, self.options.max_ranges)
+            ranges = ranges_of(client, tables, transaction, self._settings.snapshot.max_ranges)
             return ScanFrontier(transaction.timestamp, tables, ranges)
 
-        return self.plan_with_retries(snapshot, plan_ranges)
+        return plan_with_retries(self, snapshot, plan_ranges)
 
     def read_on(self, element: TableRead) -> None:
         """Return None: nothing follows a snapshot."""

@@ -12,7 +12,7 @@ from penstock.io.spanner import DataChangeRecord, ReadFromSpannerChangeStream
 from penstock.io.spanner.clock import ServiceClock
 from penstock.io.spanner.errors import classify_status
 from penstock.io.spanner.query import DIALECT, STREAMS, Query
-from penstock.io.spanner.read import ReadScanAndStreamFn, ReadScanAndStreamUnboundedFn
+from penstock.io.spanner.read import ReadSpannerFn, ReadSpannerUnboundedFn
 from penstock.timestamps import format_timestamp, parse_timestamp
 from tests.conformance.adapters import Adapter
 from tests.unit.spanner.calls import PartialResultSet, children, heartbeat
@@ -111,11 +111,11 @@ class SpannerAdapter(Adapter):
         super().__init__()
         self._service = service = Service(self.start)
 
-        class Bounded(ReadScanAndStreamFn):
+        class Bounded(ReadSpannerFn):
             def connect(self, stream: Any) -> Any:
                 return service
 
-        class Unbounded(ReadScanAndStreamUnboundedFn):
+        class Unbounded(ReadSpannerUnboundedFn):
             def connect(self, stream: Any) -> Any:
                 return service
 

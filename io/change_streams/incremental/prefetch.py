@@ -188,12 +188,8 @@ class MergePool:
         self._parked: StreamMerge | None = None
 
     @contextmanager
-    def prefetching(self, frontier: Any) -> Iterator[Any]:
+    def prefetching(self, frontier: IncrementalFrontier) -> Iterator[Any]:
         """Yield a prefetcher for a bundle."""
-        if not isinstance(frontier, IncrementalFrontier):
-            with self._stream.prefetching(frontier) as prefetcher:
-                yield prefetcher
-            return
         with self._stream.prefetching(frontier.stream) as stream:
             if frontier.progress is None:
                 yield MergingPrefetcher(stream, None, self._renew)

@@ -7,7 +7,6 @@ from typing import Any
 
 from penstock.io.change_streams.metrics import ReaderMetrics
 from penstock.io.spanner.initial_scan.frontier import RangeRead
-from penstock.io.spanner.initial_scan.pool import ScanPrefetcher
 from penstock.io.spanner.metrics import SpannerMetrics
 
 SNAPSHOT_ROWS = "snapshot_rows"
@@ -29,8 +28,3 @@ class ScanMetrics(ReaderMetrics):
             self._counts[SNAPSHOT_ROWS] += len(record.mods)
         if type(step) is RangeRead:
             self._counts[SNAPSHOT_RANGES_FINISHED] += 1
-
-
-def metrics_of(prefetcher: Any) -> ReaderMetrics:
-    """Return the metrics of one `process` call, by the kind of its prefetcher."""
-    return (ScanMetrics if isinstance(prefetcher, ScanPrefetcher) else SpannerMetrics)(prefetcher)

@@ -7,9 +7,8 @@ before it takes rows of another one: a finished range leaves the checkpoint.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from penstock.errors import PositionLostError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.partition_pool import PartitionPool
 from penstock.io.change_streams.partition_prefetch import PartitionPrefetcher
-from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.stream_reader import StreamReader
@@ -115,26 +113,6 @@ class ScanPool(PartitionPool):
         check_changes_kept(frontier, self._now())
         with super().prefetching(frontier) as prefetcher:
             yield prefetcher
-
-
-class BothPools:
-    """The pool of a source that reads a snapshot and then a change stream: each kind of frontier has its own pool."""
-
-    def __init__(self, snapshot: ScanPool, stream: Callable[[], StreamPool]) -> None:
-        """`stream` makes the pool of the change stream when it is first needed."""
-        self._snapshot = snapshot
-        self._make_stream = stream
-        self._stream: StreamPool | None = None
-        self._lock = threading.Lock()
-
-    def prefetching(self, frontier: Any) -> AbstractContextManager[Prefetcher]:
-        """Yield a prefetcher for this kind of frontier."""
-        if isinstance(frontier, ScanFrontier):
-            return self._snapshot.prefetching(frontier)
-        with self._lock:
-            if self._stream is None:
-                self._stream = self._make_stream()
-        return self._stream.prefetching(frontier)
 
 
 def check_changes_kept(frontier: ScanFrontier, now: int) -> None:

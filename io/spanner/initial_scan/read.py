@@ -1,8 +1,4 @@
-"""The DoFns that read a snapshot, alone or before a change stream. `io/spanner/read.py` and `table.py` use them.
-
-A `process` call reads either ranges of the snapshot or the change stream, by the kind of its frontier. A snapshot of a
-change stream ends like any bundle: the residual is the frontier of the change stream.
-"""
+"""The kind of reading of a snapshot, and how it begins. `io/spanner/read.py` and `table.py` use it."""
 
 from __future__ import annotations
 
@@ -12,22 +8,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from apache_beam import coders
-from apache_beam.io.iobase import RestrictionTracker
 from apache_beam.metrics import Metrics
-from apache_beam.utils.timestamp import Timestamp
 
 from penstock.errors import SetupError
+from penstock.io.change_streams.coders import FrontierCoder
+from penstock.io.change_streams.kinds import POOLS, StreamKind
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.metrics import ReaderMetrics
 from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
+from penstock.io.change_streams.read_fn import ReadChangeStreamFn
 from penstock.io.change_streams.settings import Settings
-from penstock.io.change_streams.tracker import rebalanced
 from penstock.io.spanner.filter import Selection
 from penstock.io.spanner.initial_scan import plan
 from penstock.io.spanner.initial_scan.frontier import KeyRange, ScanFrontier, Table
-from penstock.io.spanner.initial_scan.metrics import SNAPSHOT_RANGES, metrics_of
-from penstock.io.spanner.initial_scan.pool import BothPools, ScanPool
+from penstock.io.spanner.initial_scan.metrics import SNAPSHOT_RANGES, ScanMetrics
+from penstock.io.spanner.initial_scan.pool import ScanPool
 from penstock.io.spanner.initial_scan.stream import Opener, RangePosition
 from penstock.io.spanner.initial_scan.tracker import ScanCoder, ScanTracker
 from penstock.io.spanner.metrics import SpannerMetrics
@@ -61,93 +56,72 @@ class SpannerSettings(Settings):
     dialect: str | None = None
 
 
-class InitialScanReading:
-    """Mixed into a source's DoFn, before it: adds the snapshot to each method that depends on the kind of frontier."""
+class ScanKind(StreamKind):
+    """A snapshot at one timestamp, alone or before a change stream. `settings.snapshot` are the options.
 
-    _settings: Any
+    It ends like any bundle: the residual of a whole snapshot is the frontier of the change stream.
+    """
 
-    @property
-    def options(self) -> ScanOptions:
-        """The options of reading the snapshot."""
-        options: ScanOptions = self._settings.snapshot
-        return options
+    frontier_type = ScanFrontier
 
-    def plan_with_retries(self, element: Any, make: Callable[[Any], ScanFrontier]) -> ScanFrontier:
-        """Return the frontier that `make` plans with a client, asked again while the service does not answer."""
-        client = self.scan_client(element)
-        frontier: ScanFrontier = client.backoff.ask(
-            lambda: make(client), self._settings.limits.unavailable_seconds
-        )
-        _LOGGER.info(
-            "snapshot of %s at %s: %d tables in %d key ranges",
-            element,
-            format_timestamp(frontier.timestamp),
-            len(frontier.tables),
-            len(frontier.ranges),
-        )
-        Metrics.counter(SpannerMetrics.namespace, SNAPSHOT_RANGES).inc(len(frontier.ranges))
-        return frontier
+    def prepared(self, frontier: Any) -> Any:
+        return frontier.settled() if isinstance(frontier, ScanFrontier) else frontier
 
-    def scan_client(self, element: Any) -> Any:
-        """Return this process's client for reads at a timestamp."""
-        # The client imports google-cloud-spanner, which only a running pipeline needs.
-        from penstock.io.spanner.initial_scan.client import ScanClient
+    def coder(self, others: FrontierCoder) -> FrontierCoder:
+        return ScanCoder(others)
 
-        return ScanClient(self._client(element))  # type: ignore[attr-defined]
+    def tracker(self, frontier: ScanFrontier) -> ScanTracker:
+        return ScanTracker(frontier, whole_ranges=self._fn._settings.snapshot.data_boost)
 
-    def new_metrics(self, prefetcher: Prefetcher) -> ReaderMetrics:
-        return metrics_of(prefetcher)
+    def metrics(self, prefetcher: Prefetcher) -> ReaderMetrics:
+        return ScanMetrics(prefetcher)
 
     def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
-        if isinstance(frontier, ScanFrontier):
-            return ()  # key ranges are no partitions of the change stream
-        events: Iterable[LineageEvent] = super().lineage_events(step, frontier)  # type: ignore[misc]
-        return events
+        return ()  # key ranges are no partitions of the change stream
 
-    def create_tracker(self, restriction: Any) -> RestrictionTracker:
-        restriction = restriction.settled()
-        if isinstance(restriction, ScanFrontier):
-            return ScanTracker(restriction, whole_ranges=self.options.data_boost)
-        return super().create_tracker(restriction)  # type: ignore[misc]
+    def drained(self, frontier: ScanFrontier) -> ScanFrontier | None:
+        """Return the rows of a snapshot that has begun, and no changes. Half a snapshot would be of no use."""
+        # Each part decides for itself, so the part that holds the stream drops it, whatever the others have left.
+        return replace(frontier, stream=None) if frontier.ranges else None
 
-    def restriction_coder(self) -> coders.Coder:
-        return ScanCoder(super().restriction_coder())  # type: ignore[misc]
-
-    def rebalance(
-        self, element: Any, residuals: Sequence[tuple[Any, Timestamp]], n: int
-    ) -> list[tuple[Any, Timestamp]]:
-        """Join all residuals of one element and deal them out over `n` slots; see `rebalanced`."""
-        if any(isinstance(frontier, ScanFrontier) for frontier, _ in residuals):
-            return rebalanced(ScanFrontier, residuals, n)
-        dealt: list[tuple[Any, Timestamp]] = super().rebalance(element, residuals, n)  # type: ignore[misc]
-        return dealt
-
-    def truncate(self, element: Any, restriction: Any) -> Any:
-        """Return what a drain still reads: the rows of a snapshot that has begun, and no changes.
-
-        As Beam says for all bounded work. Half a snapshot would be of no use.
-        """
-        if isinstance(restriction, ScanFrontier):
-            # Each part decides for itself, so the part that holds the stream drops it, whatever the others have left.
-            return replace(restriction, stream=None) if restriction.ranges else None
-        return super().truncate(element, restriction)  # type: ignore[misc]
-
-    def open_pool(self, element: Any) -> Any:
-        client = self._client(element)  # type: ignore[attr-defined]
-        options, limits = self.options, self._settings.limits
-
-        scan = ScanPool(
-            lambda at: _openers(self.scan_client(element), options, at),
-            client.backoff,
-            limits,
-            client.clock.now,
-            whole_ranges=options.data_boost,
+    def pool(self, element: Any) -> StreamPool:
+        client, settings = self._fn._client(element), self._fn._settings
+        options: ScanOptions = settings.snapshot
+        return POOLS.get(
+            (type(self), type(self._fn), element, settings),
+            lambda: ScanPool(
+                lambda at: _openers(scan_client(self._fn, element), options, at),
+                client.backoff,
+                settings.limits,
+                client.clock.now,
+                whole_ranges=options.data_boost,
+            ),
         )
-        return BothPools(scan, lambda: self._stream_pool(element))
 
-    def _stream_pool(self, element: Any) -> StreamPool:
-        pool: StreamPool = super().open_pool(element)  # type: ignore[misc]
-        return pool
+
+def scan_client(fn: ReadChangeStreamFn, element: Any) -> Any:
+    """Return this process's client for reads at a timestamp."""
+    # The client imports google-cloud-spanner, which only a running pipeline needs.
+    from penstock.io.spanner.initial_scan.client import ScanClient
+
+    return ScanClient(fn._client(element))
+
+
+def plan_with_retries(
+    fn: ReadChangeStreamFn, element: Any, make: Callable[[Any], ScanFrontier]
+) -> ScanFrontier:
+    """Return the frontier that `make` plans with a client, asked again while the service does not answer."""
+    client = scan_client(fn, element)
+    frontier: ScanFrontier = client.backoff.ask(lambda: make(client), fn._settings.limits.unavailable_seconds)
+    _LOGGER.info(
+        "snapshot of %s at %s: %d tables in %d key ranges",
+        element,
+        format_timestamp(frontier.timestamp),
+        len(frontier.tables),
+        len(frontier.ranges),
+    )
+    Metrics.counter(SpannerMetrics.namespace, SNAPSHOT_RANGES).inc(len(frontier.ranges))
+    return frontier
 
 
 def _openers(client: Any, options: ScanOptions, at: RangePosition) -> Iterator[Opener]:

@@ -38,7 +38,7 @@ from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.incremental.chunks import chunk_rows
 from penstock.io.spanner.incremental.merging import SpannerRecords
 from penstock.io.spanner.initial_scan.rows import READ
-from penstock.io.spanner.read import ReadScanAndStreamFn
+from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.record import DataChangeRecord, Mod, Mods
 from penstock.io.spanner.steps import announces_end, closes, last_step, to_steps
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
@@ -152,7 +152,7 @@ def merged_reading(reading: Any, broken: Any) -> Any:
     class MergedReading(reading):  # type: ignore[misc]
         def __init__(self, seed: int, *, mutable: bool = False) -> None:
             super().__init__(seed, mutable=mutable)
-            self.fn = ReadScanAndStreamFn(None)
+            self.fn = ReadSpannerFn(None)
             self.rows = Rows(self.stream._all.values(), self.rng)
             self.parked: StreamMerge | None = None
             self.horizon_passed = self.paused = False

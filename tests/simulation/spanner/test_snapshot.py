@@ -16,7 +16,7 @@ from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.initial_scan.frontier import KeyRange, RangeRead, RowsRead, ScanFrontier, Table
 from penstock.io.spanner.initial_scan.rows import READ
 from penstock.io.spanner.initial_scan.tracker import ScanCoder, ScanTracker
-from penstock.io.spanner.read import ReadScanAndStreamFn
+from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.record import DataChangeRecord, Mod, Mods
 from penstock.io.spanner.tracker import FrontierCoder
 
@@ -61,7 +61,7 @@ def snapshot_reading(reading: Any, broken: Any) -> Any:
         ) -> None:
             super().__init__(seed, crash_at=crash_at)
             self.whole_ranges = whole_ranges
-            self.fn = ReadScanAndStreamFn(None)
+            self.fn = ReadSpannerFn(None)
             times = sorted({record.commit_timestamp for record in self.stream.records})
             timestamp = self.rng.choice(times)
             self.rows = Rows(self.rng, timestamp)

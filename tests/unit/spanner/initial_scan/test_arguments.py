@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from apache_beam import coders
@@ -11,7 +12,7 @@ from penstock.errors import PositionLostError, SetupError, UsageError
 from penstock.io.spanner import ReadFromSpannerChangeStream, ReadFromSpannerTable
 from penstock.io.spanner.initial_scan.frontier import ScanFrontier
 from penstock.io.spanner.preflight import StreamFacts
-from penstock.io.spanner.read import ReadScanAndStreamFn
+from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.table import ReadSpannerTableFn, TableRead
 
 NAMES = {"project": "p", "instance": "i", "database": "d", "emulator_host": "localhost:1"}
@@ -62,7 +63,7 @@ def test_a_read_after_the_end_takes_no_second_snapshot() -> None:
         stream_reading(snapshot=True, start=5, end=9),
         stream_reading(snapshot=True, start=5, end=20),
     )
-    following = ReadScanAndStreamFn(second._settings).read_on(first.stream)
+    following = ReadSpannerFn(second._settings).read_on(first.stream)
     assert following is not None
     assert (following.start, following.end, following.snapshot) == (10, 20, "")
 
@@ -133,11 +134,10 @@ class FakeClient:
 
 
 def planned(transform: Any, timestamp: int = 9_999_000_000_000) -> ScanFrontier:
-    class Fn(ReadScanAndStreamFn):
-        def scan_client(self, element: Any) -> Any:
-            return FakeClient(timestamp)
-
-    found: ScanFrontier = Fn(transform._settings).first_frontier(transform.stream, FACTS)
+    with patch(
+        "penstock.io.spanner.initial_scan.read.scan_client", lambda fn, element: FakeClient(timestamp)
+    ):
+        found: ScanFrontier = ReadSpannerFn(transform._settings).first_frontier(transform.stream, FACTS)
     return found
 
 

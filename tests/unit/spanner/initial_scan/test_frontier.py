@@ -9,7 +9,7 @@ from penstock.io.change_streams.tracker import Poll
 from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.initial_scan.frontier import KeyRange, RangeRead, RowsRead, ScanFrontier, Table
 from penstock.io.spanner.initial_scan.tracker import ScanCoder, ScanTracker
-from penstock.io.spanner.read import ReadScanAndStreamFn
+from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.source import ChangeStream
 from penstock.io.spanner.tracker import FrontierCoder
 
@@ -133,18 +133,18 @@ def test_rows_of_a_range_that_is_not_read_are_refused() -> None:
 
 
 @pytest.fixture
-def fn() -> ReadScanAndStreamFn:
-    return ReadScanAndStreamFn(None)
+def fn() -> ReadSpannerFn:
+    return ReadSpannerFn(None)
 
 
-def test_drain_finishes_the_snapshot_and_reads_no_changes(fn: ReadScanAndStreamFn) -> None:
+def test_drain_finishes_the_snapshot_and_reads_no_changes(fn: ReadSpannerFn) -> None:
     element = ChangeStream("p", "i", "d", "S", T, None, "now")
     assert fn.truncate(element, snapshot(LOW)) == snapshot(LOW, stream=None)
     assert fn.truncate(element, snapshot()) is None
     assert fn.truncate(element, STREAM) is None
 
 
-def test_rebalance_opens_the_stream_when_all_parts_are_read(fn: ReadScanAndStreamFn) -> None:
+def test_rebalance_opens_the_stream_when_all_parts_are_read(fn: ReadSpannerFn) -> None:
     first, second = snapshot(LOW, HIGH).deal(2)
     dealt = fn.rebalance(None, [(first.apply(RangeRead(0)), None), (second, None)], 2)  # type: ignore[list-item]
     ((part, _),) = dealt
@@ -154,5 +154,6 @@ def test_rebalance_opens_the_stream_when_all_parts_are_read(fn: ReadScanAndStrea
     assert watermark.micros * 1000 <= T + 1
 
 
-def test_key_ranges_make_no_lineage_events(fn: ReadScanAndStreamFn) -> None:
-    assert list(fn.lineage_events(RangeRead(0), snapshot(LOW))) == []
+def test_key_ranges_make_no_lineage_events(fn: ReadSpannerFn) -> None:
+    at = snapshot(LOW)
+    assert list(fn.kind_of(at).lineage_events(RangeRead(0), at)) == []
