@@ -1,7 +1,8 @@
 """The steps of `make run`: start, write, watch, kill, resume, stop, prove; then the same changes as current rows.
 
 It uses Google's Spanner emulator if that is installed, else the simulated service. `make run ARGS=--simulated` forces
-the simulated service, and `make run ARGS=postgres` shows PostgreSQL instead (`postgres`). A run takes about two
+the simulated service. `make run ARGS=postgres` shows PostgreSQL instead (`postgres`), and `make run ARGS=spark` a Spark
+program without Beam (`spark`). A run takes about two
 minutes (`make run ARGS="--seconds 120"` for longer). The exit status is 0 if the proof holds, 1 if it does not (the
 differences are printed), 3 if the machine lacks something (the remedy is printed).
 """
@@ -22,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.demo import bank, current_state, postgres
+from benchmarks.demo import bank, current_state, postgres, spark
 from benchmarks.demo.proof import Proof, prove
 from benchmarks.demo.service import choose
 from benchmarks.demo.waiting import PATIENCE_SECONDS, PipelineEndedError, wait_for, wait_for_end
@@ -153,6 +154,8 @@ def main() -> int:
     """Run the demo and return its exit status."""
     if sys.argv[1:2] == ["postgres"]:
         return postgres.main(sys.argv[2:])
+    if sys.argv[1:2] == ["spark"]:
+        return spark.main(sys.argv[2:])
     try:
         return _demo(_arguments())
     except EmulatorStartError as error:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pyarrow.parquet
 import pytest
 
 from penstock_emulators.postgres import PostgresServer, installed_servers
 from penstock_emulators.simulated_spanner import SimulatedSpanner
+from tests.support.oracle.change_feed import complete_batches, replay, rows_of, written
 from tests.support.oracle.kill import Run
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=90)]
@@ -45,41 +45,15 @@ class Writer(threading.Thread):
         self.join()
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of all batches, and check that each batch folder is complete."""
-    found = []
-    for batch in sorted(folder.glob("rows/batch=*")):
-        assert (batch / "_SUCCESS").exists(), f"{batch} is not complete"
-        for file in batch.glob("*.parquet"):
-            found += pyarrow.parquet.ParquetFile(file).read().to_pylist()
-    return found
-
-
-def replay(rows: list[dict[str, Any]], key: str, value: str) -> dict[int, int]:
-    """Return the table that the changes make, in the order of their versions."""
-    table: dict[int, int] = {}
-    for row in sorted(
-        rows, key=lambda row: (row["_commit_version"], row["_change_type"] != "update_preimage")
-    ):
-        if row["_change_type"] == "delete":
-            assert table.pop(row[key]) is not None
-        elif row["_change_type"] == "update_preimage":
-            assert table[row[key]] == row[value], "an update does not follow the change before it"
-        else:
-            assert (row["_change_type"] == "insert") == (row[key] not in table)
-            table[row[key]] = row[value]
-    return table
-
-
 def query(folder: Path, format_: str, trigger: str, options: dict[str, str]) -> Run:
     pairs = [f"{name}={value}" for name, value in options.items()]
-    program = [sys.executable, "-m", "tests.integration.spark_source.program"]
+    program = [sys.executable, "-m", "benchmarks.demo.data_source_job"]
     return Run([*program, format_, str(folder), trigger, *pairs])
 
 
 def wait_for_batches(run: Run, folder: Path, count: int) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(list(folder.glob("rows/batch=*/_SUCCESS"))) < count:
+    while len(complete_batches(folder / "rows")) < count:
         assert run.process.poll() is None, "the query ended on its own"
         assert time.monotonic() < deadline, "no batch came"
         time.sleep(0.02)
@@ -89,7 +63,7 @@ def killed_and_continued(folder: Path, format_: str, options: dict[str, str], ki
     """Run a query that is killed again and again, while a batch is written or read."""
     for number in range(kills):
         with query(folder, format_, "200 milliseconds", options) as run:
-            wait_for_batches(run, folder, len(list(folder.glob("rows/batch=*/_SUCCESS"))) + 2 - number % 2)
+            wait_for_batches(run, folder, len(complete_batches(folder / "rows")) + 2 - number % 2)
             run.kill()
 
 
@@ -140,9 +114,8 @@ def test_a_killed_query_over_spanner_with_churn_gives_the_table(
     killed_and_continued(tmp_path, "penstock-spanner", options, campaign.size(1, 20))
     writer.stop()
     finished(tmp_path, "penstock-spanner", options)
-    rows = rows_of(tmp_path)
-    posts = sum(row["_change_type"] in ("insert", "update_postimage") for row in rows)
-    assert posts == writer.written["write"]
+    rows = rows_of(tmp_path / "rows")
+    assert written(rows) == writer.written["write"]
     with database.snapshot() as snapshot:
         table = dict(snapshot.read("Orders", ["Id", "Value"], KeySet(all_=True)))
     assert replay(rows, "Id", "Value") == table
@@ -173,7 +146,6 @@ def test_a_killed_query_over_postgres_gives_the_table(tmp_path: Path, campaign: 
             writer.stop()
             finished(tmp_path, "penstock-postgres", options)
             table = dict(session.execute("select id, value from orders").fetchall())
-    rows = rows_of(tmp_path)
-    posts = sum(row["_change_type"] in ("insert", "update_postimage") for row in rows)
-    assert posts == writer.written["write"]
+    rows = rows_of(tmp_path / "rows")
+    assert written(rows) == writer.written["write"]
     assert replay(rows, "id", "value") == table
