@@ -201,10 +201,16 @@ class OwnSession:
     def _launch_jvm(self, java_options_of_user: str, imports: Sequence[str]) -> None:
         temporary = _socket_folder(self.folders)
         java = find_java()
-        # The user's options come last, so that one about the archive wins.
+        # The user's options come last, so that one about the archive or the heap wins.
         archive = None if "ArchiveClassesAtExit" in java_options_of_user else find_archive(java)
-        options = java_options(_LOG4J.as_uri(), temporary, str(archive) if archive else None)
-        self.settings = {**self.settings, _JAVA_OPTIONS: f"{options} {java_options_of_user}".strip()}
+        options = java_options(
+            _LOG4J.as_uri(),
+            temporary,
+            str(archive) if archive else None,
+            of_user=java_options_of_user,
+            heap=self.settings.get("spark.driver.memory"),
+        )
+        self.settings = {**self.settings, _JAVA_OPTIONS: options}
         if has_gateway():
             # A program that stops our context keeps our JVM, and PySpark uses it again.
             self.jvm = _started.jvm if _started is not None else None

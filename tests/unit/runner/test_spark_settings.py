@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.runner.spark.settings import LOOPBACK, SECRET, local_folders, network_settings, unprotected
+from penstock.runner.spark.settings import (
+    LOOPBACK,
+    SECRET,
+    java_options,
+    local_folders,
+    network_settings,
+    unprotected,
+)
 
 
 def chosen(master: str, **given: str) -> dict[str, str]:
@@ -47,3 +54,12 @@ def test_the_folders_for_blocks_are_found_as_spark_finds_them() -> None:
     assert local_folders({}, settings, "/tmp") == ("/data/a", "/data/b")
     assert local_folders({"SPARK_LOCAL_DIRS": "/fast"}, settings, "/tmp") == ("/fast",)
     assert local_folders({}, {}, "/tmp") == ("/tmp",)
+
+
+def test_the_jvm_takes_little_memory_unless_the_user_chooses_a_heap_or_a_collector() -> None:
+    assert "-Xms" in java_options("log4j", "/tmp", of_user="-Dname=value")
+    assert "-Xms" not in java_options("log4j", "/tmp", heap="8g")
+    # The JVM does not start with two collectors.
+    chosen = java_options("log4j", "/tmp", of_user="-XX:+UseZGC")
+    assert chosen.count("GC") == 1
+    assert chosen.endswith("-XX:+UseZGC")
