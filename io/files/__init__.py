@@ -18,7 +18,7 @@ from penstock.lazy import load
 if TYPE_CHECKING:
     from penstock.io.files.write import WriteToJsonLines
     from penstock.io.files.write_rows import WriteToAvro, WriteToParquet
-    from penstock.io.staging.publication import PublishedFile
+    from penstock.io.staging.staged_file import PublishedFile
 
 __all__ = ["OutputError", "PublishedFile", "WriteToAvro", "WriteToJsonLines", "WriteToParquet"]
 

@@ -13,8 +13,8 @@ from penstock.io.files.json_lines import JsonLines, LineCompression, json_line
 from penstock.io.files.names import Key, bucket_name, event_hour, stable_hash
 from penstock.io.staging.blocks import RecordRun
 from penstock.io.staging.collect import Place
-from penstock.io.staging.publication import PublishedFile
 from penstock.io.staging.rolling import RollingPolicy
+from penstock.io.staging.staged_file import PublishedFile
 from penstock.io.staging.store import store_of
 from penstock.io.staging.transform import WriteStagedFiles
 

@@ -1,6 +1,6 @@
 """Staged sinks for any file format and any store: collect, roll, stage, commit, publish.
 
-    element -> CollectRecordsFn -> (bucket, block) -> RollFilesFn -> Publication
+    element -> CollectRecordsFn -> (bucket, block) -> RollFilesFn -> StagedFile
                                                                  = commit => PublishFilesFn -> PublishedFile
 
 `WriteStagedFiles` is these steps as one transform. Sinks that users see, such as `penstock.io.files.WriteToJsonLines`,
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     )
     from penstock.io.staging.errors import OutputError
     from penstock.io.staging.format import FileFormat
-    from penstock.io.staging.publication import Publication, PublishedFile
     from penstock.io.staging.publish import PublishFilesFn
     from penstock.io.staging.refused import RefusedEvent
     from penstock.io.staging.roll import RollFilesFn
     from penstock.io.staging.rolling import RollingPolicy
     from penstock.io.staging.send_after_commit import SendAfterCommit
+    from penstock.io.staging.staged_file import PublishedFile, StagedFile
     from penstock.io.staging.store import FileStore, store_of
     from penstock.io.staging.transform import WriteStagedFiles
 
@@ -61,7 +61,6 @@ __all__ = [
     "LedgerConflictError",
     "LedgerEntry",
     "OutputError",
-    "Publication",
     "PublishFilesFn",
     "PublishedFile",
     "Refusal",
@@ -74,6 +73,7 @@ __all__ = [
     "Sender",
     "Sent",
     "StagedBatch",
+    "StagedFile",
     "Target",
     "TargetUnavailableError",
     "TooManyDeadLettersError",
@@ -94,7 +94,7 @@ _HOMES = {
     "LedgerConflictError": "delivery",
     "LedgerEntry": "delivery",
     "OutputError": "errors",
-    "Publication": "coders",
+    "StagedFile": "coders",
     "PublishFilesFn": "publish",
     "PublishedFile": "coders",
     "Refusal": "delivery",

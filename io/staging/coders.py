@@ -14,10 +14,10 @@ from apache_beam import coders
 
 from penstock.coders import VersionedCoder
 from penstock.io.staging.blocks import RecordBlock
-from penstock.io.staging.publication import Publication, PublishedFile
 from penstock.io.staging.rolling import OpenFile
+from penstock.io.staging.staged_file import PublishedFile, StagedFile
 
-Value = TypeVar("Value", Publication, PublishedFile)
+Value = TypeVar("Value", StagedFile, PublishedFile)
 
 
 class _ArrayCoder(VersionedCoder, Generic[Value]):
@@ -38,10 +38,10 @@ class _ArrayCoder(VersionedCoder, Generic[Value]):
         return value
 
 
-class PublicationCoder(_ArrayCoder[Publication]):
-    """Encodes a `Publication`: ``[1, output, staged, final, length, crc32, records]``."""
+class StagedFileCoder(_ArrayCoder[StagedFile]):
+    """Encodes a `StagedFile`: ``[1, output, staged, final, length, crc32, records]``."""
 
-    value_type = Publication
+    value_type = StagedFile
     what = "a publication"
 
 
@@ -102,4 +102,4 @@ def _register(*known: Any) -> None:
         coders.registry.register_coder(coder.value_type, coder)
 
 
-_register(PublicationCoder, PublishedFileCoder, RecordBlockCoder)
+_register(StagedFileCoder, PublishedFileCoder, RecordBlockCoder)

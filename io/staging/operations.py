@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from penstock.io.staging.errors import OutputError
 from penstock.io.staging.names import staged_in, staging_folder
-from penstock.io.staging.publication import Publication
+from penstock.io.staging.staged_file import StagedFile
 from penstock.io.staging.store import FileStore
 from penstock.object_stores.store import in_parallel
 
@@ -82,7 +82,7 @@ class StagingBundle:
         in_parallel(lambda each: self._store.create(each[0], [each[1]]), held)
 
 
-def publish(store: FileStore, publication: Publication) -> bool:
+def publish(store: FileStore, publication: StagedFile) -> bool:
     """Move a staged file to its final name; return whether this call moved it.
 
     False means that an earlier try moved it. This is also so if there is no file with the final name: a consumer has
@@ -107,7 +107,7 @@ def publish(store: FileStore, publication: Publication) -> bool:
     return False
 
 
-def sync_published(store: FileStore, publications: Iterable[Publication]) -> None:
+def sync_published(store: FileStore, publications: Iterable[StagedFile]) -> None:
     """Make the moves of `publications` durable, whichever try made them."""
     store.sync(name for each in publications for name in (each.staged, each.final))
 

@@ -15,7 +15,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.io.staging.operations import clean_up, publish, sync_published
 from penstock.io.staging.owner import claim
-from penstock.io.staging.publication import Publication, PublishedFile
+from penstock.io.staging.staged_file import PublishedFile, StagedFile
 from penstock.io.staging.store import FileStore, store_of
 from penstock.object_stores.store import in_parallel
 from penstock.publish import CheckpointPosition
@@ -26,18 +26,18 @@ _MAX_EARLY = 100
 
 @beam.typehints.with_output_types(PublishedFile)
 class PublishFilesFn(beam.DoFn):
-    """`Publication` to `PublishedFile`: the post-commit step.
+    """`StagedFile` to `PublishedFile`: the post-commit step.
 
     Order: none. What repeats: the outputs, with the same values; a repetition, however late, changes nothing in the
     store. It never overwrites a file, and a file that a consumer has taken away does not appear again. Watermark: held
-    by the runner at each `Publication`. State: none.
+    by the runner at each `StagedFile`. State: none.
     """
 
     def __init__(self, store: FileStore, sink: str) -> None:
         self._store = store
         self._sink = sink
-        self._seen: list[Publication] = []
-        self._waiting: list[tuple[Publication, Timestamp]] = []
+        self._seen: list[StagedFile] = []
+        self._waiting: list[tuple[StagedFile, Timestamp]] = []
         self._files = Metrics.counter(NAMESPACE, "published_files")
 
     def start_bundle(self) -> None:
@@ -45,7 +45,7 @@ class PublishFilesFn(beam.DoFn):
 
     def process(
         self,
-        publication: Publication,
+        publication: StagedFile,
         timestamp: Any = beam.DoFn.TimestampParam,
     ) -> Iterator[PublishedFile]:
         # Its own output, not this sink's: the file may have been staged before the output was changed.
@@ -70,7 +70,7 @@ class PublishFilesFn(beam.DoFn):
         for output in {publication.output for publication in self._seen}:
             sync_published(store_of(output), [each for each in self._seen if each.output == output])
 
-    def publish_early(self, publications: Collection[Publication]) -> None:
+    def publish_early(self, publications: Collection[StagedFile]) -> None:
         """Move the files now, where a move is a rename; see `penstock.publish.PublishesEarly`."""
         for publication in islice(publications, _MAX_EARLY):
             store = store_of(publication.output)

@@ -23,8 +23,8 @@ from penstock.io.staging.format import FileFormat
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.io.staging.names import final_name, staged_name
 from penstock.io.staging.operations import StagingBundle
-from penstock.io.staging.publication import Publication
 from penstock.io.staging.rolling import OpenFile, RollingPolicy
+from penstock.io.staging.staged_file import StagedFile
 from penstock.io.staging.store import FileStore
 from penstock.publish import current_attempt, current_watermark_us
 
@@ -101,9 +101,9 @@ def _with_bucket(callback: Callable[[Any, _Bucket], Any]) -> Callable[..., Any]:
     return method
 
 
-@beam.typehints.with_output_types(Publication)
+@beam.typehints.with_output_types(StagedFile)
 class RollFilesFn(beam.DoFn):
-    """(Bucket, block of records) to `Publication`: keeps the open file of each bucket in state, and stages it.
+    """(Bucket, block of records) to `StagedFile`: keeps the open file of each bucket in state, and stages it.
 
     Order: blocks of a bucket are kept in the order in which they arrive. With `in_event_time_order` a roll writes the
     records that the watermark has passed, by event time, and keeps the others.
@@ -276,7 +276,7 @@ class RollFilesFn(beam.DoFn):
         content = self._bundle.stage(name, self._format.content(blocks))
         self._files.inc()
         self._bytes.inc(content.length)
-        return Publication(
+        return StagedFile(
             output=self._store.output,
             staged=name,
             final=final_name(bucket, attempt, number, self._format.suffix),

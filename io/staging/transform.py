@@ -11,10 +11,10 @@ from penstock.io.staging.blocks import RecordRun
 from penstock.io.staging.collect import CollectRecordsFn, Place, in_global_window
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
-from penstock.io.staging.publication import PublishedFile
 from penstock.io.staging.publish import PublishFilesFn
 from penstock.io.staging.roll import RollFilesFn
 from penstock.io.staging.rolling import RollingPolicy
+from penstock.io.staging.staged_file import PublishedFile
 from penstock.io.staging.store import FileStore
 from penstock.publish import ForgettingParDo, PublishAfterCommit
 

@@ -17,7 +17,7 @@ import pytest
 from penstock.io.staging.errors import OutputError
 from penstock.io.staging.names import staged_name
 from penstock.io.staging.operations import publish, stage
-from penstock.io.staging.publication import Publication
+from penstock.io.staging.staged_file import StagedFile
 from penstock.io.staging.store import store_of
 from penstock.object_stores import ObjectStore, locate, store_at
 from penstock.object_stores.guarantees import UnsuitableStoreError
@@ -164,7 +164,7 @@ def test_a_file_is_published_once_and_never_overwrites(server, prefix):
     output.check_writable()
     name = staged_name("sink", Attempt("job", 1, 2, "n"), 0)
     content = stage(output, name, [b"one\n", b"two\n"])
-    publication = Publication(output.output, name, "t/h/file.jsonl", content.length, content.crc32, 2)
+    publication = StagedFile(output.output, name, "t/h/file.jsonl", content.length, content.crc32, 2)
     assert publication.published().path == f"{server.kind.scheme}://{BUCKET}/{prefix}/t/h/file.jsonl"
     assert publish(output, publication)
     assert not publish(output, publication), "the second try finds it done"
@@ -181,7 +181,7 @@ def test_a_missing_bucket_is_not_taken_for_a_new_checkpoint_or_a_published_file(
         Checkpoint.open(url)
     name = staged_name("sink", Attempt("job", 1, 2, "n"), 0)
     with pytest.raises(OutputError):
-        publish(store_of(url), Publication(url, name, "t/h/file.jsonl", 8, 0, 2))
+        publish(store_of(url), StagedFile(url, name, "t/h/file.jsonl", 8, 0, 2))
 
 
 def test_a_forked_child_gets_an_error_and_does_not_hang(server, prefix):

@@ -7,9 +7,9 @@ from penstock.attempt import Attempt
 from penstock.io.files import names as buckets
 from penstock.io.staging import names
 from penstock.io.staging.blocks import RecordBlock, split_at_watermark
-from penstock.io.staging.coders import OpenFileCoder, PublicationCoder, RecordBlockCoder
-from penstock.io.staging.publication import Publication
+from penstock.io.staging.coders import OpenFileCoder, RecordBlockCoder, StagedFileCoder
 from penstock.io.staging.rolling import OpenFile
+from penstock.io.staging.staged_file import StagedFile
 
 tables = st.text(min_size=1, max_size=40)
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -78,9 +78,9 @@ def test_a_staged_name_gives_its_epoch_back(attempt, index):
     assert names.staged_in(name) == (attempt.generation, attempt.epoch)
 
 
-@given(st.builds(Publication, st.text(), st.text(), st.text(), int64, int64, int64))
+@given(st.builds(StagedFile, st.text(), st.text(), st.text(), int64, int64, int64))
 def test_a_publication_survives_its_coder(publication):
-    coder = PublicationCoder()
+    coder = StagedFileCoder()
     assert coder.decode(coder.encode(publication)) == publication
     assert coder.encode(publication) == coder.encode(coder.decode(coder.encode(publication)))
 

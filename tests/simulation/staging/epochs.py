@@ -27,11 +27,11 @@ from penstock.io.files.json_lines import JsonLines
 from penstock.io.files.names import bucket_name
 from penstock.io.staging import roll
 from penstock.io.staging.blocks import RecordBlock
-from penstock.io.staging.coders import PublicationCoder
-from penstock.io.staging.publication import Publication
+from penstock.io.staging.coders import StagedFileCoder
 from penstock.io.staging.publish import PublishFilesFn
 from penstock.io.staging.roll import RollFilesFn
 from penstock.io.staging.rolling import RollingPolicy
+from penstock.io.staging.staged_file import StagedFile
 from penstock.io.staging.store import FileStore
 
 JOB, SINK = "job", "sink"
@@ -187,8 +187,8 @@ class Pipeline:
             number, number, self.record.position, self.record.buckets, list(self.record.publications)
         )
 
-    def publications(self) -> list[Publication]:
-        return [PublicationCoder().decode(each) for each in self.record.publications]
+    def publications(self) -> list[StagedFile]:
+        return [StagedFileCoder().decode(each) for each in self.record.publications]
 
     def finals(self) -> set[str]:
         """Return the final names of the files that the record names."""
@@ -208,10 +208,10 @@ class Pipeline:
             attempt.generation,
             self.record.position + len(taken),
             buckets,
-            [PublicationCoder().encode(each) for each in publications],
+            [StagedFileCoder().encode(each) for each in publications],
         )
 
-    def publish(self, publications: Iterable[Publication]) -> Iterator[None]:
+    def publish(self, publications: Iterable[StagedFile]) -> Iterator[None]:
         """Run the post-commit step, one publication for each `next`, so that a test can pause it."""
         publish = PublishFilesFn(self.store, SINK)
         publish.start_bundle()
@@ -222,7 +222,7 @@ class Pipeline:
 
     def roll(
         self, buckets: dict[str, BucketState], taken: list[tuple[str, bytes]], drain: bool
-    ) -> Iterator[Publication]:
+    ) -> Iterator[StagedFile]:
         roll.file_numbers = count()  # a task may run in a new process
         fn = RollFilesFn(self.store, SINK, self.policy, JsonLines(), clock=lambda: self.now)
         fn.start_bundle()
@@ -243,7 +243,7 @@ class Pipeline:
         return lambda: publish.clean_up(JOB, record.generation, record.number, named)
 
 
-def values(outputs: Iterable[TimestampedValue]) -> Iterator[Publication]:
+def values(outputs: Iterable[TimestampedValue]) -> Iterator[StagedFile]:
     return (output.value for output in outputs)
 
 

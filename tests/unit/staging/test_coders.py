@@ -8,16 +8,16 @@ from apache_beam import coders
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import (
     OpenFileCoder,
-    PublicationCoder,
     PublishedFileCoder,
     RecordBlockCoder,
+    StagedFileCoder,
 )
-from penstock.io.staging.publication import Publication, PublishedFile
 from penstock.io.staging.rolling import OpenFile
+from penstock.io.staging.staged_file import PublishedFile, StagedFile
 
-PUBLICATION = Publication("/out", ".penstock-staging/j/s/f", "t/h/00-of-01_x.jsonl", 12, 99, 1)
+PUBLICATION = StagedFile("/out", ".penstock-staging/j/s/f", "t/h/00-of-01_x.jsonl", 12, 99, 1)
 VALUES = [
-    (PUBLICATION, PublicationCoder()),
+    (PUBLICATION, StagedFileCoder()),
     (PublishedFile("/p", 1, 2, 3), PublishedFileCoder()),
     (OpenFile(3, 1, -5, 1 << 60), OpenFileCoder()),
     (RecordBlock.of([(-1, b"one\n"), (2, b""), (1, b"two\n")]), RecordBlockCoder()),
@@ -25,7 +25,7 @@ VALUES = [
 
 
 def test_a_publication_is_a_readable_array_that_begins_with_its_version():
-    encoded = PublicationCoder().encode(PUBLICATION)
+    encoded = StagedFileCoder().encode(PUBLICATION)
     assert encoded == b'[1,"/out",".penstock-staging/j/s/f","t/h/00-of-01_x.jsonl",12,99,1]'
 
 
@@ -57,7 +57,7 @@ def test_the_values_between_steps_have_registered_coders(value, coder):
 @pytest.mark.parametrize(
     ("newer", "coder"),
     [
-        (b"[2]", PublicationCoder()),
+        (b"[2]", StagedFileCoder()),
         (b"\x02", OpenFileCoder()),
         (b"\x02", RecordBlockCoder()),
     ],
@@ -73,6 +73,6 @@ def test_output_paths_that_are_not_utf8_survive():
 
 
 def test_coders_of_one_kind_are_equal_also_after_pickling():
-    assert pickle.loads(pickle.dumps(PublicationCoder())) == PublicationCoder()
-    assert PublicationCoder() != PublishedFileCoder()
-    assert hash(PublicationCoder()) == hash(PublicationCoder())
+    assert pickle.loads(pickle.dumps(StagedFileCoder())) == StagedFileCoder()
+    assert StagedFileCoder() != PublishedFileCoder()
+    assert hash(StagedFileCoder()) == hash(StagedFileCoder())

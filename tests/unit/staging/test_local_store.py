@@ -17,7 +17,7 @@ from penstock.io.staging.errors import OutputError
 from penstock.io.staging.local import LocalStore
 from penstock.io.staging.operations import clean_up, publish, sync_published
 from penstock.io.staging.operations import stage as stage_content
-from penstock.io.staging.publication import Publication
+from penstock.io.staging.staged_file import StagedFile
 
 JOB, SINK = "job-1", "5a5a"
 
@@ -33,11 +33,11 @@ def staged_name(
     return names.staged_name(sink, Attempt(job, generation, epoch, nonce), 0)
 
 
-def stage(store: LocalStore, final: str = "t/h/00-of-01_a.jsonl", **name: object) -> Publication:
+def stage(store: LocalStore, final: str = "t/h/00-of-01_a.jsonl", **name: object) -> StagedFile:
     """Stage two lines and return the publication that would publish them."""
     staged = staged_name(**name)  # type: ignore[arg-type]
     content = stage_content(store, staged, [b"one\n", b"two\n"])
-    return Publication(store.output, staged, final, content.length, content.crc32, 2)
+    return StagedFile(store.output, staged, final, content.length, content.crc32, 2)
 
 
 def files(store: LocalStore) -> set[str]:

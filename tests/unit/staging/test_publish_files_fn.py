@@ -9,8 +9,8 @@ from penstock.io.staging.errors import OutputError
 from penstock.io.staging.local import LocalStore
 from penstock.io.staging.names import staged_name
 from penstock.io.staging.operations import stage
-from penstock.io.staging.publication import Publication, PublishedFile
 from penstock.io.staging.publish import PublishFilesFn
+from penstock.io.staging.staged_file import PublishedFile, StagedFile
 from penstock.publish import CleansUp, PublishesEarly
 
 SINK = "sink"
@@ -21,13 +21,13 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(str(tmp_path / "out"))
 
 
-def staged(store: LocalStore, nonce: str = "n", epoch: int = 1) -> Publication:
+def staged(store: LocalStore, nonce: str = "n", epoch: int = 1) -> StagedFile:
     name = staged_name(SINK, Attempt("job", 1, epoch, nonce), 0)
     content = stage(store, name, [b"x\n"])
-    return Publication(store.output, name, f"t/h/{nonce}.jsonl", content.length, content.crc32, 1)
+    return StagedFile(store.output, name, f"t/h/{nonce}.jsonl", content.length, content.crc32, 1)
 
 
-def run(fn: PublishFilesFn, *publications: Publication) -> list[PublishedFile]:
+def run(fn: PublishFilesFn, *publications: StagedFile) -> list[PublishedFile]:
     fn.start_bundle()
     published = [file for publication in publications for file in fn.process(publication)]
     published += [output.value for output in fn.finish_bundle()]

@@ -8,7 +8,7 @@ from penstock.object_stores.location import display_name
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class StagedFile:
     """One complete staged file that is to be published under its final name after the commit.
 
     `output` is the output that `staged` and `final` are relative to: an absolute folder, or a URL with its options. A
