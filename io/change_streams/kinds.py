@@ -6,7 +6,7 @@ A restriction is the frontier of one kind. `ReadChangeStreamFn` asks once which 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from apache_beam.io.iobase import RestrictionTracker
 
@@ -16,14 +16,24 @@ from penstock.io.change_streams.metrics import ReaderMetrics
 from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
 from penstock.io.change_streams.process_local import ProcessLocal
 
-if TYPE_CHECKING:
-    from penstock.io.change_streams.read_fn import ReadChangeStreamFn
+
+class SourceFn(Protocol):
+    """The DoFn of a source, as a kind uses it; see `ReadChangeStreamFn`."""
+
+    frontier_type: Any
+    tracker_type: Any
+    metrics_type: Any
+    _settings: Any
+
+    def _client(self, stream: Any) -> Any: ...
+    def _pool(self, stream: Any) -> StreamPool: ...
+    def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]: ...
 
 
 class StreamKind:
     """The change stream itself, as the source's DoFn describes it. Other kinds override what they change. No state."""
 
-    def __init__(self, fn: ReadChangeStreamFn) -> None:
+    def __init__(self, fn: SourceFn) -> None:
         self._fn = fn
 
     @property

@@ -9,8 +9,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 import tomllib
 
@@ -61,3 +63,13 @@ def test_importing_a_pure_module_imports_no_forbidden_library(contract: str, mod
     # An empty namespace package `google` may be there from the start; what it holds counts.
     roots = tuple(f"{name}." for name in found["forbidden_modules"])
     assert [name for name in loaded if name.startswith(roots)] == []
+
+
+def test_no_modules_import_each_other_in_a_circle_also_in_functions_and_for_annotations() -> None:
+    # A module that is imported inside of a function is still one that a reader must hold in the head together with it.
+    graph = grimp.build_graph("penstock", "penstock_emulators", exclude_type_checking_imports=False)
+    modules = {module for module in graph.modules if not graph.find_children(module)}
+    imports = {module: graph.find_modules_directly_imported_by(module) & modules for module in modules}
+    # A module that is also a program imports itself by its name, so that workers can import what it defines.
+    imports = {module: imported - {module} for module, imported in imports.items()}
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle

@@ -12,7 +12,7 @@ from apache_beam.metrics import Metrics
 
 from penstock.errors import SetupError
 from penstock.io.change_streams.coders import FrontierCoder
-from penstock.io.change_streams.kinds import POOLS, StreamKind
+from penstock.io.change_streams.kinds import POOLS, SourceFn, StreamKind
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.metrics import ReaderMetrics
 from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
@@ -99,7 +99,7 @@ class ScanKind(StreamKind):
         )
 
 
-def scan_client(fn: ReadChangeStreamFn, element: Any) -> Any:
+def scan_client(fn: SourceFn, element: Any) -> Any:
     """Return this process's client for reads at a timestamp."""
     # The client imports google-cloud-spanner, which only a running pipeline needs.
     from penstock.io.spanner.initial_scan.client import ScanClient
