@@ -108,6 +108,8 @@ class Sender(Protocol):
     def check(self) -> None:
         """Check before the start that the target answers and that rights suffice; create the ledger if it is missing.
 
+        A program that does not call `penstock.preflight` sends without it, so `send` needs no earlier `check`.
+
         Raises:
             ServiceError: it does not, and how to correct it.
         """

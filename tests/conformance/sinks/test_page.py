@@ -7,13 +7,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "new-sink.md").read_text()
+(TRIAL,) = re.findall(r"## Try it\n.*?```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_each_block_of_code_is_a_part_of_the_toy_sink() -> None:
     toy = (ROOT / "tests" / "conformance" / "toy_sink.py").read_text()
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 3
-    assert [block for block in blocks if block not in toy] == []
+    parts = [block for block in blocks if block != TRIAL]
+    assert len(parts) == 3
+    assert [part for part in parts if part not in toy] == []
+
+
+def test_the_trial_of_the_page_sends_a_delivery_once() -> None:
+    exec(compile(TRIAL, "docs/new-sink.md", "exec"), {})
 
 
 def test_each_promise_names_a_conformance_test() -> None:
