@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from backlogs import Backlog, bigtable, postgres, spanner, ydb  # noqa: E402
-from measure import Cost, Spread, Stopwatch, heading, machine, row  # noqa: E402
+from measure import Cost, ProgramStopwatch, Spread, heading, machine, row  # noqa: E402
 from peers.debezium import run as debezium  # noqa: E402
 
 from penstock_emulators.kafka import KafkaBroker  # noqa: E402
@@ -88,9 +88,8 @@ def cost_of(command: Sequence[object], log: Path) -> Cost:
         child = subprocess.Popen(
             [str(word) for word in command], stdin=subprocess.PIPE, stdout=output, stderr=output
         )
-        watch = Stopwatch(child.pid)
-        # Not waited for yet: a zombie still has its CPU time, and the time of the children that it waited for, in
-        # /proc.
+        watch = ProgramStopwatch(child.pid)
+        # Not waited for yet: a zombie still has its CPU time in /proc.
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         cost = watch.stop()
     if child.wait():

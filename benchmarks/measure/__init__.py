@@ -9,10 +9,11 @@ This is a folder and not a script, because `make bench` runs every script in `be
 """
 
 from measure.figures import Cost, Spread, heading, machine, percentile, ratio, row
-from measure.tree import Stopwatch, tree, tree_cpu
+from measure.tree import ProgramStopwatch, Stopwatch, tree, tree_cpu
 
 __all__ = [
     "Cost",
+    "ProgramStopwatch",
     "Spread",
     "Stopwatch",
     "heading",

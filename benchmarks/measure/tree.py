@@ -8,6 +8,7 @@ kernel counts in ticks of 10 ms: measure for seconds. Linux only.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,16 +16,17 @@ from pathlib import Path
 from measure.figures import Cost
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_PARENT, _FIRST_TIME, _LAST_TIME = 1, 11, 14
-"""Fields of /proc/<pid>/stat after the command: ppid; utime, stime, cutime, cstime."""
+_PARENT, _FIRST_TIME, _LAST_OWN_TIME, _LAST_TIME, _START = 1, 11, 12, 14, 19
+"""Fields of /proc/<pid>/stat after the command: ppid; utime, stime, cutime, cstime; starttime."""
+_LOOK_SECONDS = 0.05
 
 
-def tree(root: int) -> set[int]:
-    """The ids of a process and all its descendants, zombies too."""
+def tree(*roots: int) -> set[int]:
+    """The ids of processes and all their descendants, zombies too."""
     children: dict[int, list[int]] = {}
     for process, fields in _processes():
         children.setdefault(int(fields[_PARENT]), []).append(process)
-    found, waiting = set(), [root]
+    found, waiting = set(), [*roots]
     while waiting:
         process = waiting.pop()
         found.add(process)
@@ -51,6 +53,45 @@ class Stopwatch:
         """Return the cost since the construction. It may be called several times."""
         wall = time.perf_counter() - self._wall
         return Cost(wall, tree_cpu(self._root) - self._cpu)
+
+
+class ProgramStopwatch:
+    """Measures a whole program and all processes that it starts, also those that nobody waits for.
+
+    Spark's daemon ignores SIGCHLD, so the kernel adds the CPU time of its workers to no parent, and a driver that ends
+    leaves its JVM behind. So this looks 20 times a second, and keeps the last CPU time that it saw of each process.
+    What a process uses after the last look is lost: at most 0.05 s for each.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._members: dict[tuple[int, str], int] = {}
+        self._ended = threading.Event()
+        self._begun = time.perf_counter()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> Cost:
+        """Return the cost since the construction. The root may be a zombie, but must not have been waited for."""
+        wall = time.perf_counter() - self._begun
+        self._ended.set()
+        self._thread.join()
+        self._look()
+        return Cost(wall, sum(self._members.values()) / _TICKS_PER_SECOND)
+
+    def _run(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        processes = {(process, fields[_START]): fields for process, fields in _processes()}
+        # A process that was a descendant once stays a member, with its children: when its parent ends, it gets another.
+        # The time of its start tells it from a later process with its number.
+        members = tree(self._root, *(process for process, _ in self._members.keys() & processes.keys()))
+        for key, fields in processes.items():
+            if key[0] in members:
+                ticks = fields[_FIRST_TIME : _LAST_OWN_TIME + 1]
+                self._members[key] = sum(int(field) for field in ticks)
 
 
 def _ticks(fields: list[str]) -> int:
