@@ -188,7 +188,7 @@ class StateStore:
         if not prefix and stop is None:
             bounds = [(bounds[0][0], bounds[-1][1])]
         buffered = [entry for pair in bounds for entry in self._snapshot(*pair)]
-        spilled = [run.scan(bounds) for run in reversed(self._spilled)]
+        spilled = [run.scan(within) for run, within in self._spilled_within(bounds)]
         sealed = [opened.scan(within) for opened, within in self._runs_within(bounds)]
         return _live_entries(buffered, spilled + sealed)
 
@@ -202,7 +202,11 @@ class StateStore:
             for opened, within in reversed(self._runs_within(bounds))
             for entry in opened.first_keys(within)
         ]
-        entries += [entry for run in self._spilled for entry in run.first_keys(bounds)]
+        entries += [
+            entry
+            for run, within in reversed(self._spilled_within(bounds))
+            for entry in run.first_keys(within)
+        ]
         entries += [entry for pair in bounds for entry in self._snapshot(*pair, limit=1)]
         for entry in entries:  # oldest first, so that the newer of two equal keys wins
             group = entry[0][:GROUP_BYTES]
@@ -326,6 +330,16 @@ class StateStore:
                 ]:
                     held.append((opened, within))
         return held
+
+    def _spilled_within(self, bounds: Sequence[Bounds]) -> list[tuple[Run, list[Bounds]]]:
+        """Return, newest first, the spilled runs that may contain keys within the bounds; each with those bounds."""
+        # A spilled run often has the entries of one key group. To look for each of a thousand groups in it cost more
+        # than all other work of a sink with large blocks: a scratch file has almost no cache.
+        held = [
+            (run, [pair for pair in bounds if _may_contain(pair, _EVERYTHING, run)])
+            for run in reversed(self._spilled)
+        ]
+        return [(run, within) for run, within in held if within]
 
     def _snapshot(self, lower: bytes, upper: bytes, limit: int | None = None) -> list[Entry]:
         if self._sorted is None:

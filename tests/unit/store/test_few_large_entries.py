@@ -52,6 +52,22 @@ def test_a_new_key_is_not_looked_up_in_files_of_few_entries(
     assert len(asked) == 1
 
 
+def test_a_file_is_asked_only_for_key_groups_that_have_entries_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = StateStore.open(LocalFileSystem(), str(tmp_path / "state"), (), 0, 999, cache=RunCache())
+    for number in range(20):
+        store.put(7, b"x%d" % number, bytes(LIMIT // 40))
+    assert store._spilled
+    bounds: list[int] = []
+    first_keys, scan = Run.first_keys, Run.scan
+    monkeypatch.setattr(Run, "first_keys", lambda run, of: (bounds.append(len(of)), first_keys(run, of))[1])
+    monkeypatch.setattr(Run, "scan", lambda run, of: (bounds.append(len(of)), scan(run, of))[1])
+    assert list(store.first_keys(0, 999, b"x")) == [(7, b"x0")]
+    assert len(list(store.scan(0, 999, b"x"))) == 20
+    assert set(bounds) == {1}
+
+
 def test_few_large_entries_are_merged_through_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_memory: list[Any] = []
     store = filled(tmp_path, 8, LIMIT // 40)
