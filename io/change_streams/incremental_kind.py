@@ -20,7 +20,7 @@ from penstock.io.change_streams.prefetch import StreamPool
 
 
 class IncrementalSource(Protocol):
-    """What a source with incremental snapshots implements besides; its DoFn has these methods."""
+    """The further methods that the DoFn of a source with incremental snapshots has."""
 
     def snapshot_source(self, element: Any) -> SnapshotSource:
         """Return the rules of the source about its records."""

@@ -1,4 +1,4 @@
-"""What a source writes so that its partitions are read ahead: `PartitionStream`. Pure.
+"""`PartitionStream`: each source implements it, and its partitions are read ahead. Pure.
 
     class ListStream(PartitionStream):
         lineage = frozenset({Ended})

@@ -1,7 +1,7 @@
 """Reads closed slices of a change stream: where they can end, which parts they have, and the records of a part.
 
-The rules are in `slice`. A part is read with the threads of `prefetch`, so limits, retries and errors are those of the
-Beam source. Any process can plan a slice and any other can read its parts; they share only the service.
+The rules are in `slice`. A part is read with the threads of `prefetch`, so it has the same limits, retries and errors
+as the Beam source. Any process can plan a slice and any other can read its parts; they share only the service.
 """
 
 from __future__ import annotations

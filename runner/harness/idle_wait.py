@@ -20,7 +20,7 @@ ALONE_POLL_SECONDS = 0.25
 
 
 class Said(StrEnum):
-    """What a task says to the others of its epoch."""
+    """A message of a task to the other tasks of its epoch."""
 
     READ = "read"
     """It has read something."""

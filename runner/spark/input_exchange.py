@@ -71,7 +71,7 @@ def input_of(
 
 
 def inputs_taken(epoch: EpochInput, *, folder: str | None = None) -> frozenset[int]:
-    """Return the indices of the inputs that tasks of this executor run now, as far as they exchange inputs."""
+    """Return the indices of the inputs that tasks of this executor run now. Only tasks that exchange inputs count."""
     if not any(epoch.owners):
         return frozenset()
     with _tasks(shared_file("inputs", epoch.attempt, folder), epoch.attempt.nonce) as tasks:

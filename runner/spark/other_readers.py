@@ -1,7 +1,7 @@
 """The other tasks of an epoch that read on this executor: they tell each other in a small file what they read.
 
-See `penstock.runner.harness.idle_wait` for the rule. The file is beside the one of `input_exchange`, which says who
-has arrived.
+See `penstock.runner.harness.idle_wait` for the rule. The file is in the folder of `input_exchange`, whose file
+says which tasks have arrived.
 """
 
 from __future__ import annotations
