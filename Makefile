@@ -36,7 +36,7 @@ check: lint         ## the fast part (one to two minutes)
 # Every step runs, also after one that failed: each writes evidence of its own.
 campaign: $(READY)  ## the full numbers, for a night and a day; writes docs/evidence/*.json
 	@status=0; folder=$$($(BIN)/python tools/evidence.py --folder); step() { echo "== $$*"; "$$@" || status=1; }; \
-	step env PENSTOCK_CAMPAIGN=1 $(BIN)/python -m pytest $(ARGS); \
+	step env PENSTOCK_CAMPAIGN=1 $(BIN)/python -m pytest --timeout 0 $(ARGS); \
 	step $(BIN)/python -m tools.matrix; \
 	step $(BIN)/python -m tools.beam_suites.page; \
 	step $(BIN)/python benchmarks/object_store_epoch.py --evidence $$folder/object-store-epoch.json; \
