@@ -83,6 +83,11 @@ class ReaderMetrics:
         """Whether records were emitted."""
         return self._records > 0
 
+    @property
+    def changes(self) -> int:
+        """How many changes were emitted; a record without any counts as one."""
+        return max(self._records, self._changes)
+
     def gauges(self, refused: tuple[int, float]) -> dict[str, int]:
         """Return the gauges at the end of the call; `refused` is what `refusals.refused_now` returned.
 

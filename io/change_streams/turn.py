@@ -40,7 +40,8 @@ class Turn:
         self._prefetcher = prefetcher
         self._metrics = metrics
         self._deadline = time.monotonic() + deferral_seconds
-        self._pace = pace
+        self._pace = pace if pace is not None and pace.may_return else None
+        self._count = pace
         self.over = False
         """Whether the call returns now, because the runner's pace asks for it."""
         self._must_stay = False
@@ -58,6 +59,8 @@ class Turn:
             if batch is None:
                 break
             yield batch
+            if self._count is not None:
+                self._count.claimed = self._metrics.changes
             if batch.ends_with_lineage:
                 return
         # After the deadline a service that promises data and sends none must not hold the bundle any longer.

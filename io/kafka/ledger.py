@@ -6,6 +6,10 @@ idle group after `offsets.retention.minutes` (seven days by default), and then t
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 import msgspec
@@ -29,6 +33,8 @@ LEDGER_CONFIG = {
 """Settings of a new ledger topic. A broker compacts closed segments only, and by default closes one after a gigabyte or
 seven days. A writer without an offset reads what is not compacted."""
 _REQUEST_SECONDS = 30.0
+_GRACE_SECONDS = 1.0
+"""How much longer than its limit a request may take before it is given up."""
 
 
 class StoredEntry(msgspec.Struct, frozen=True):
@@ -104,8 +110,11 @@ class Ledger:
         # An empty text makes the next read take the copy.
         metadata = encoded.decode() if len(encoded) <= MAX_METADATA else ""
         offset = TopicPartition(self._topic, 0, entry.epoch + 1, metadata=metadata)
-        producer.send_offsets_to_transaction(
-            [offset], self._consumer.consumer_group_metadata(), _REQUEST_SECONDS
+        group = self._consumer.consumer_group_metadata()
+        # librdkafka (tried with 2.16) counts its limit from answers: while no connection holds, it repeats the request
+        # for minutes.
+        _within(
+            _REQUEST_SECONDS, lambda: producer.send_offsets_to_transaction([offset], group, _REQUEST_SECONDS)
         )
 
     def close(self) -> None:
@@ -131,3 +140,26 @@ class Ledger:
                     raise KafkaException(error)
         finally:
             self._consumer.unassign()
+
+
+def _within(seconds: float, request: Callable[[], None]) -> None:
+    """Run a request in a thread, and wait for it for a limited time.
+
+    Raises:
+        KafkaException: what the request raised, or a timeout. Then the request may go on, and its producer is not to be
+            used again.
+    """
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            request()
+            ended.set_result(None)
+        except BaseException as error:  # raised again in the thread that waits
+            ended.set_exception(error)
+
+    threading.Thread(target=run, name="penstock-kafka-ledger", daemon=True).start()
+    try:
+        ended.result(seconds + _GRACE_SECONDS)
+    except FutureTimeoutError:  # another class than TimeoutError in Python 3.10
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None

@@ -115,6 +115,8 @@ class StageProcessor:
         self._sinks = [op for op in self._ops.values() if isinstance(op, operations.SinkOperation)]
         self._read = self._ops[stage.reads] if stage.reads else None
         self._execution: Any = None
+        self._paces: list[Pace] = []
+        """One for each read of the bundle."""
         # Operations live as long as the processor, so `setup` of a DoFn runs once per process and stage, not once per
         # epoch.
         self._used = False
@@ -142,6 +144,7 @@ class StageProcessor:
             self._join_sampler()
             self._processor.reset()
         self._used = True
+        self._paces = []
         edges = self.context.plan.edges
         # New writers for each bundle: the number of partitions may differ, and a writer of a failed bundle may hold
         # half a block.
@@ -202,7 +205,8 @@ class StageProcessor:
         # One restriction at a time: a split applies to the element that the operation processes at that moment.
         (element,) = self.elements(block)
         idle = budget.idle
-        pace = Pace(lambda: idle.end, idle.poll_seconds) if budget.may_end_early else None
+        pace = Pace(lambda: idle.end, idle.poll_seconds, may_return=budget.may_end_early)
+        self._paces.append(pace)
         with SplitTimer(self._read, budget, self.output_size) as timer, reading_at(pace):
             self.process(element)
         # A DoFn that defers leaves its residuals in the execution context. The timer has the residuals of a split.
@@ -243,10 +247,15 @@ class StageProcessor:
         return [info.SerializeToString() for info in self._processor.monitoring_infos()]
 
     def output_size(self) -> tuple[int, int]:
-        """Records and bytes that this bundle has written to edges so far. May be called from another thread."""
+        """Records and bytes that this bundle has written to edges so far. May be called from another thread.
+
+        If more changes were claimed than records written, their number: a record can be a batch of changes, and a step
+        that is fused with the reader can hold them until the bundle ends.
+        """
         # No lock is needed: the numbers only grow, and a read that is one element behind delays a split by one poll.
         writers = [writer for sink in self._sinks for writer in sink.writers]
-        return sum(w.records for w in writers), sum(w.bytes for w in writers)
+        claimed = sum(pace.claimed for pace in self._paces)
+        return max(claimed, sum(w.records for w in writers)), sum(w.bytes for w in writers)
 
     @property
     def to_finalize(self) -> bool:

@@ -29,8 +29,8 @@ class Budget:
     """When to split a read: at `deadline`, when it has written `records`, or when the bundle has written `bytes`.
 
     A read is split at the end of `idle` if the reading step has emitted nothing in this bundle. Both are times of
-    `time.monotonic`. Bytes are counted as encoded for the exchange. `may_end_early`: the reader gets a pace
-    (`penstock.pace`).
+    `time.monotonic`. Bytes are counted as encoded for the exchange. `may_end_early`: the reader may return
+    without a split (`penstock.pace`).
     """
 
     deadline: float

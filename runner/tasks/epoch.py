@@ -192,7 +192,7 @@ class TaskReport:
     - `inputs`: the attempts from which the task took its input.
     - `has_finalizers`: user code registered bundle finalizers. The process of the task keeps them until it learns of
       the commit.
-    - `records_read`: number of elements that the reading stages have written.
+    - `records_read`: number of changes that the reading stages have claimed, or of elements that they have written.
     - `publishing_seconds`, `reading_seconds`, `working_seconds`: how long the task ran Publications, read, and did
       everything else except waiting for input.
     - `dropped`: number of elements that came too late for their window.

@@ -20,7 +20,7 @@ POLL_SECONDS = 0.05
 """How often a reader looks at its pace, and an idle one at its tracker."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pace:
     """The time at which a reader should return, by `time.monotonic`.
 
@@ -29,11 +29,16 @@ class Pace:
     returning, should not return.
 
     `idle_until` is that deadline, or a function that returns it if it may change; `poll_seconds` is how often a reader
-    should look at it.
+    should look at it. Without `may_return` a reader should not return by itself: it is split.
+
+    The runner limits how many changes an epoch reads. A reader that emits several changes as one element counts them in
+    `claimed`, because the runner sees elements only.
     """
 
     idle_until: float | Callable[[], float]
     poll_seconds: float = POLL_SECONDS
+    may_return: bool = True
+    claimed: int = 0
 
     @property
     def idle_deadline(self) -> float:

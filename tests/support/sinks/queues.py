@@ -102,6 +102,7 @@ class Kafka(TargetUnderTest):
     def carry(self, patch: pytest.MonkeyPatch) -> None:
         for limit, seconds in (("REQUEST", 10.0), ("METADATA", 0.5), ("FLUSH", 3.0)):
             patch.setattr(f"penstock.io.kafka.sender._{limit}_SECONDS", seconds)
+        patch.setattr("penstock.io.kafka.ledger._REQUEST_SECONDS", 5.0)
 
     def publishing(self) -> Moment:
         return FileAppears(self.hooks, "transactional-*")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from apache_beam.transforms import core, userstate
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
+from penstock.pace import current_pace
 from penstock.runner import PySparkRunner
 from penstock.runner.harness.bundle import PlanContext, StageProcessor, dofn_specs_cached
 from penstock.runner.harness.elements import encoded_impulse
@@ -110,6 +112,34 @@ def test_a_read_whose_elements_are_held_back_by_a_fused_step_is_not_idle() -> No
     )
     # After an epoch with records, an idle read is split after 20 ms.
     assert calls == [0, 1]
+
+
+class BatchesFn(beam.DoFn):
+    """Emits a hundred changes as one element for each position, and counts them in its pace."""
+
+    def process(
+        self, element: int, tracker: Any = beam.DoFn.RestrictionParam(SplittablePositions())
+    ) -> Iterator[int]:
+        first = tracker.current_restriction().start
+        calls.append(first)
+        pace = current_pace()
+        assert pace is not None
+        for position in range(first, 200):
+            if not tracker.try_claim(position):
+                return
+            pace.claimed += 100
+            yield position
+            time.sleep(0.001)
+        while tracker.try_claim(position := position + 1):
+            pass
+
+
+def test_a_read_is_split_after_as_many_changes_as_an_epoch_may_read_and_not_elements() -> None:
+    calls.clear()
+    run_stream(
+        lambda p: p | beam.Create([1]) | beam.ParDo(BatchesFn()), limits=EpochLimits(60.0, 1000, 1 << 20)
+    )
+    assert 3 < len(calls) <= 21
 
 
 def processor() -> StageProcessor:
