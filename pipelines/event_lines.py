@@ -12,6 +12,7 @@ import apache_beam as beam
 from penstock.errors import SeveralProblemsError, UsageError
 from penstock.event.replica import encode_version
 from penstock.io.files import WriteToJsonLines
+from penstock.io.files.options import FileOptions
 from penstock.io.staging.dead_letter_limit import StopAtLimit
 from penstock.pipelines.choices_check import (
     Findings,
@@ -366,18 +367,18 @@ def _describe_letter(letter: DeadLetter) -> str:
 class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
     """Writes `Line`s to files of their tables; see `WriteToJsonLines`."""
 
-    def __init__(self, options: EventOptions, output: str, *, shards: int, roll_seconds: float) -> None:
+    def __init__(self, options: EventOptions, files: FileOptions) -> None:
         super().__init__()
         self._preview = options.preview
         divided = bool(options.barrier_seconds)
         self._write = WriteToJsonLines(
-            output,
+            files.output,
             table=attrgetter("table"),
             key=None if divided else attrgetter("table", "key"),
             shard=attrgetter("shard") if divided else None,
             format=attrgetter("line"),
-            shards=shards,
-            roll_seconds=roll_seconds,
+            shards=files.shards,
+            roll_seconds=files.roll_seconds,
         )
 
     def expand(self, lines: beam.PCollection[Line]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_origin
+from typing import Any
 
 from penstock.errors import UsageError
 from penstock.options import Argument, arguments_of
@@ -208,9 +208,6 @@ def event_arguments(system: str) -> dict[str, Argument]:
     left_out = ("format_options", "replay", "preview", *_NOT_FOR.get(system, ()))
     own = {name: each for name, each in arguments_of(EventOptions).items() if name not in left_out}
     formats = formats_of(system)
-    for name, each in own.items():
-        if get_origin(each.type) is Mapping:  # a dataclass has no mapping as a default
-            own[name] = replace(each, default={})
     own["format"] = replace(own["format"], choices=(NATIVE, *formats))
     for name, entry in formats.items():
         if not entry.options(system):

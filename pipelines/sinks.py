@@ -1,30 +1,25 @@
 """The sinks of pipelines: one entry for each. An entry imports its transform, and Beam, when it is asked for it.
 
-A new sink is one entry here. Its parameters are the arguments of its transform, except for those that are `hidden`;
-their defaults and their texts come from there too. The transform also has `preview` (`penstock.io.staging.preview`).
+A new sink is one entry here. Its parameters are the options of its transform (`penstock.options`), except for those
+that are `hidden`. The transform also has `preview` (`penstock.io.staging.preview`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, get_origin
+from typing import Any, Literal
 
-from penstock.options import Accepts, Argument, Options, arguments_of, options
-
-
-@options
-class FileOptions(Options):
-    """The options of the sink `files`."""
-
-    output: Annotated[str, Accepts(pattern=".+", words="a path or a URL", example="/data/changes")]
-    """Folder to write to: a path, or a URL of an object store (s3://, gs:// or az://). It is created if it does not
-    exist."""
-    shards: Annotated[int, Accepts(minimum=1, maximum=1024)] = 1
-    """Number of files that are written in parallel for each table and hour. All changes of one key go to the same
-    shard."""
-    roll_seconds: Annotated[float, Accepts(minimum=0)] = 10
-    """Time, in seconds, for which a file collects lines before it is published; 0 publishes in every epoch."""
+from penstock.io.bigquery.options import BigQuerySinkOptions
+from penstock.io.bigtable.sink.options import BigtableSinkOptions
+from penstock.io.delta.options import DeltaSinkOptions
+from penstock.io.files.options import AvroSinkOptions, FileOptions, ParquetSinkOptions
+from penstock.io.iceberg.options import IcebergSinkOptions
+from penstock.io.kafka.options import KafkaSinkOptions
+from penstock.io.pubsub.options import PubSubSinkOptions
+from penstock.io.spanner.sink.options import SpannerSinkOptions
+from penstock.io.sql.options import SqlSinkOptions
+from penstock.options import Argument, Options, arguments_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +29,11 @@ class SinkKind:
     - `title`: the target in summaries, such as "Delta tables". `promise`: the end of the summary.
     - `writes`: sentences that say what is written; ``{native}`` is what native lines of the source are.
     - `guarantees`: sentences for the description of a template.
-    - `transform`: imports and returns the transform; for lines, the options.
-    - `hidden`: arguments of the transform that are no parameters.
-    - `renamed`: the parameter of an argument whose name a source has too.
+    - `options`: the options of the transform. `hidden`: those that are no parameters.
+    - `renamed`: the parameter of an option whose name a source has too.
     - `systems`: the sources whose changes it takes.
-    - `secrets`: arguments whose values are never shown; a value may be a reference.
-    - `examples`: an example for each argument without a default; of a mapping, ``name=value``.
+    - `secrets`: options whose values are never shown; a value may be a reference.
+    - `transform`: imports and returns the transform.
     - `takes`: *events*; *records*, of a format that users choose by its name; or *lines*, in a format or native.
     - `is_replica`: the target has one row for each primary key, unless the transform has a `mode` that is *log*.
     """
@@ -47,12 +41,12 @@ class SinkKind:
     title: str
     writes: str = "Writes the changes. They can be filtered, and columns chosen, renamed and masked."
     guarantees: tuple[str, ...]
-    transform: Callable[[], Callable[..., Any]]
+    options: type[Options]
     hidden: frozenset[str] = frozenset({"staging"})
     renamed: Mapping[str, str] = field(default_factory=dict)
     systems: tuple[str, ...] = ("spanner", "bigtable", "postgres", "ydb")
     secrets: frozenset[str] = frozenset()
-    examples: Mapping[str, str] = field(default_factory=dict)
+    transform: Callable[[], Callable[..., Any]]
     takes: Literal["events", "records", "lines"] = "events"
     is_replica: bool = False
     promise: str = ", exactly once"
@@ -69,11 +63,7 @@ class SinkKind:
 
     def arguments(self) -> dict[str, Argument]:
         """Return the arguments that are parameters, by their names in the transform."""
-        found = arguments_of(self.transform())
-        for name, each in found.items():
-            if get_origin(each.type) is Mapping:  # a signature has None, because {} could be changed
-                found[name] = replace(each, default={})
-        return {name: each for name, each in found.items() if name not in self.hidden}
+        return {name: each for name, each in arguments_of(self.options).items() if name not in self.hidden}
 
     def parameters(self) -> dict[str, Argument]:
         """Return the same by the names of the parameters."""
@@ -120,7 +110,9 @@ def _delta() -> Callable[..., Any]:
 
 
 def _files() -> Callable[..., Any]:
-    return FileOptions
+    from penstock.io.files import WriteToJsonLines
+
+    return WriteToJsonLines
 
 
 def _iceberg() -> Callable[..., Any]:
@@ -162,6 +154,7 @@ def _spanner() -> Callable[..., Any]:
 SINKS: Mapping[str, SinkKind] = {
     "avro": SinkKind(
         title="Avro files",
+        options=AvroSinkOptions,
         transform=_avro,
         hidden=frozenset({"table"}),
         guarantees=(
@@ -169,10 +162,10 @@ SINKS: Mapping[str, SinkKind] = {
             "A file appears complete, in folders by table and event time, and never changes.",
             _RESUMES,
         ),
-        examples={"output": "/data/lake"},
     ),
     "bigquery": SinkKind(
         title="BigQuery tables",
+        options=BigQuerySinkOptions,
         transform=_bigquery,
         guarantees=(
             "Mode log: every committed change is a row exactly once, even after kill -9 of any process.",
@@ -180,18 +173,11 @@ SINKS: Mapping[str, SinkKind] = {
             _RESUMES,
         ),
         renamed=_target("project", "table", "endpoint", "unavailable_seconds"),
-        examples={
-            "project": "my-project",
-            "dataset": "shop",
-            "credentials_file": "/run/secrets/bigquery.json",
-            "impersonate": "writer@my-project.iam.gserviceaccount.com",
-            "endpoint": "http://localhost:9050",
-            "write_endpoint": "localhost:9060",
-        },
         is_replica=True,
     ),
     "bigtable": SinkKind(
         title="a Bigtable table",
+        options=BigtableSinkOptions,
         transform=_bigtable,
         hidden=frozenset({"emulator_host", "staging"}),
         guarantees=(
@@ -200,17 +186,13 @@ SINKS: Mapping[str, SinkKind] = {
         ),
         renamed=_target("project", "instance", "table", "app_profile", "unavailable_seconds"),
         systems=("bigtable",),
-        examples={"project": "my-project", "instance": "copy", "table": "users"},
     ),
     "delta": SinkKind(
         title="Delta tables",
+        options=DeltaSinkOptions,
         transform=_delta,
         guarantees=(_ONCE, "Each epoch is one commit of each table.", _NEWER, _RESUMES),
         secrets=frozenset({"storage_options"}),
-        examples={
-            "uri": "/data/lake/{table}",
-            "storage_options": "AWS_ENDPOINT_URL=https://minio.example.com",
-        },
         is_replica=True,
     ),
     "files": SinkKind(
@@ -218,6 +200,7 @@ SINKS: Mapping[str, SinkKind] = {
         writes="Writes lines to files below `<output>/<table>/<hour>/`. Without `format`, each line is {native}. With "
         "`format`, each line is a record of that format, and changes can be filtered, and columns chosen, renamed and "
         "masked.",
+        options=FileOptions,
         transform=_files,
         guarantees=(
             "Every change is in the published files exactly once, even after kill -9 of any process of the pipeline.",
@@ -229,15 +212,16 @@ SINKS: Mapping[str, SinkKind] = {
     ),
     "iceberg": SinkKind(
         title="Iceberg tables",
+        options=IcebergSinkOptions,
         transform=_iceberg,
         guarantees=(_ONCE, "Each epoch is one commit of each table.", _NEWER, _RESUMES),
         renamed={"table": "target_table"},
         secrets=frozenset({"catalog_properties"}),
-        examples={"table": "shop.{table}", "catalog_properties": "uri=${env:CATALOG_URI}"},
         is_replica=True,
     ),
     "kafka": SinkKind(
         title="topics of Kafka",
+        options=KafkaSinkOptions,
         transform=_kafka,
         hidden=frozenset({"format", "staging"}),
         guarantees=(
@@ -247,15 +231,11 @@ SINKS: Mapping[str, SinkKind] = {
         ),
         renamed=_target("unavailable_seconds"),
         secrets=frozenset({"config"}),
-        examples={
-            "bootstrap_servers": "broker-1:9092",
-            "topic_config": "cleanup.policy=compact",
-            "config": "sasl.password=${env:KAFKA_PASSWORD}",
-        },
         takes="records",
     ),
     "parquet": SinkKind(
         title="Parquet files",
+        options=ParquetSinkOptions,
         transform=_parquet,
         hidden=frozenset({"table"}),
         guarantees=(
@@ -263,10 +243,10 @@ SINKS: Mapping[str, SinkKind] = {
             "A file appears complete, in folders by table and event time, and never changes.",
             _RESUMES,
         ),
-        examples={"output": "/data/lake"},
     ),
     "postgresql": SinkKind(
         title="PostgreSQL tables",
+        options=SqlSinkOptions,
         transform=_postgresql,
         guarantees=(
             _ONCE,
@@ -276,11 +256,11 @@ SINKS: Mapping[str, SinkKind] = {
         ),
         renamed=_target("dsn", "schema", "table", "unavailable_seconds"),
         secrets=frozenset({"dsn"}),
-        examples={"dsn": "${env:TARGET_DSN}"},
         is_replica=True,
     ),
     "pubsub": SinkKind(
         title="topics of Pub/Sub",
+        options=PubSubSinkOptions,
         transform=_pubsub,
         hidden=frozenset({"format", "staging"}),
         guarantees=(
@@ -289,16 +269,12 @@ SINKS: Mapping[str, SinkKind] = {
             _RESUMES,
         ),
         renamed=_target("project", "endpoint", "unavailable_seconds"),
-        examples={
-            "project": "my-project",
-            "topic": "changes-{table}",
-            "endpoint": "europe-west1-pubsub.googleapis.com:443",
-        },
         promise=", at least once",
         takes="records",
     ),
     "spanner": SinkKind(
         title="Spanner tables",
+        options=SpannerSinkOptions,
         transform=_spanner,
         hidden=frozenset({"emulator_host", "staging"}),
         guarantees=(
@@ -309,7 +285,6 @@ SINKS: Mapping[str, SinkKind] = {
         ),
         renamed=_target("project", "instance", "database", "unavailable_seconds"),
         systems=("spanner", "postgres", "ydb"),
-        examples={"project": "my-project", "instance": "main", "database": "copy"},
         is_replica=True,
     ),
 }

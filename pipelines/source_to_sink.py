@@ -22,6 +22,7 @@ from typing import Any
 import apache_beam as beam
 
 from penstock.errors import UsageError
+from penstock.io.files.options import FileOptions
 from penstock.pipelines.event_lines import (
     CheckedWrite,
     EventLines,
@@ -36,7 +37,7 @@ from penstock.pipelines.event_lines import (
 from penstock.pipelines.event_options import NATIVE, RECORD_FORMAT, EventOptions
 from penstock.pipelines.parameters import parameters_of
 from penstock.pipelines.program import run_program
-from penstock.pipelines.sinks import SINKS, FileOptions, SinkKind
+from penstock.pipelines.sinks import SINKS, SinkKind
 from penstock.pipelines.sources import SOURCES
 from penstock.pipelines.transaction_metadata import (
     WithTransactionMetadata,
@@ -151,7 +152,7 @@ def _write_lines(
         capture, tables = _asked(source)
         to_lines = EventLines(options, system, source.stream, capture, files.shards, tables)
     records = pipeline | "ReadChangeStream" >> readable(with_lineage_log(source, lineage_log), options)
-    write = WriteLines(options, files.output, shards=files.shards, roll_seconds=files.roll_seconds)
+    write = WriteLines(options, files)
     return records | "ToLines" >> to_lines | "WriteFiles" >> write
 
 

@@ -52,11 +52,7 @@ def parameters_of_pair(source: str, sink: str) -> dict[str, Parameter]:
     known = {
         **{name: _parameter(each, secret=name in read.secrets) for name, each in taken.source.items()},
         **{
-            name: _parameter(
-                each,
-                example=write.examples.get(argument_of.get(name, "")),
-                secret=argument_of.get(name) in write.secrets,
-            )
+            name: _parameter(each, secret=argument_of.get(name) in write.secrets)
             for name, each in taken.sink.items()
         },
         **event_parameters(source, taken.events),

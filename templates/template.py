@@ -43,10 +43,7 @@ class UnknownTemplateError(UsageError, LookupError):
 
 
 class _Templates(Mapping[str, Template]):
-    """All templates by name, in alphabetical order. Each is made at the first access.
-
-    Parameters come from the signature of the sink's transform, and to import that takes a second.
-    """
+    """All templates by name, in alphabetical order. Each is made at the first access, in some 20 ms."""
 
     def __init__(self) -> None:
         self._made: dict[str, Template] = {}
@@ -66,7 +63,7 @@ class _Templates(Mapping[str, Template]):
         return iter(self._pairs)
 
     def summary(self, name: str) -> str:
-        """Return the summary of a template. The template is not made for it: all of them take seconds."""
+        """Return the summary of a template. The template is not made for it."""
         return _summary(*self._pairs[name])
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Writes docs/templates.md, and the table of arguments on the page of each source, as the code declares them.
+"""Writes docs/templates.md, and the table of arguments on the page of each source and sink, as the code declares them.
 
     python tools/template_page.py
 
@@ -12,11 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.describe import parameter_facts
-from penstock.io.bigtable import ReadFromBigtableChangeStream
-from penstock.io.postgres import ReadFromPostgresChangeStream
-from penstock.io.spanner import ReadFromSpannerChangeStream
-from penstock.io.ydb import ReadFromYdbChangefeed
-from penstock.options import EMPTY, arguments_of
+from penstock.io.bigquery.options import BigQuerySinkOptions
+from penstock.io.bigtable.options import BigtableStreamOptions
+from penstock.io.bigtable.sink.options import BigtableSinkOptions
+from penstock.io.delta.options import DeltaSinkOptions
+from penstock.io.files.options import AvroSinkOptions, JsonLinesSinkOptions, ParquetSinkOptions
+from penstock.io.iceberg.options import IcebergSinkOptions
+from penstock.io.kafka.options import KafkaSinkOptions
+from penstock.io.postgres.options import PostgresStreamOptions
+from penstock.io.pubsub.options import PubSubSinkOptions
+from penstock.io.spanner.options import SpannerStreamOptions
+from penstock.io.spanner.sink.options import SpannerSinkOptions
+from penstock.io.spark.options import SparkSinkOptions
+from penstock.io.sql.options import SqlSinkOptions
+from penstock.io.ydb.options import YdbChangefeedOptions
+from penstock.options import EMPTY, Options, arguments_of
 from penstock.pipelines.event_options import event_arguments
 from penstock.pipelines.parameters import parameters_of
 from penstock.pipelines.sinks import SINKS
@@ -26,13 +36,25 @@ from penstock.templates.parameter import Parameter
 from penstock.templates.template import templates
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-TRANSFORMS = {
-    "bigtable.md": ReadFromBigtableChangeStream,
-    "postgres.md": ReadFromPostgresChangeStream,
-    "spanner.md": ReadFromSpannerChangeStream,
-    "ydb.md": ReadFromYdbChangefeed,
+ARGUMENTS: Mapping[tuple[str, str], type[Options]] = {
+    ("bigtable.md", "Arguments"): BigtableStreamOptions,
+    ("files.md", "Arguments of `WriteToAvro`"): AvroSinkOptions,
+    ("files.md", "Arguments of `WriteToJsonLines`"): JsonLinesSinkOptions,
+    ("files.md", "Arguments of `WriteToParquet`"): ParquetSinkOptions,
+    ("postgres.md", "Arguments"): PostgresStreamOptions,
+    ("sinks/bigquery.md", "Arguments"): BigQuerySinkOptions,
+    ("sinks/bigtable.md", "Arguments"): BigtableSinkOptions,
+    ("sinks/delta.md", "Arguments"): DeltaSinkOptions,
+    ("sinks/iceberg.md", "Arguments"): IcebergSinkOptions,
+    ("sinks/kafka.md", "Arguments"): KafkaSinkOptions,
+    ("sinks/pubsub.md", "Arguments"): PubSubSinkOptions,
+    ("sinks/spanner.md", "Arguments"): SpannerSinkOptions,
+    ("sinks/spark.md", "Arguments"): SparkSinkOptions,
+    ("sinks/sql.md", "Arguments"): SqlSinkOptions,
+    ("spanner.md", "Arguments"): SpannerStreamOptions,
+    ("ydb.md", "Arguments"): YdbChangefeedOptions,
 }
-"""The pages of the sources."""
+"""The tables of arguments by page and heading, and what declares them."""
 
 _INTRODUCTION = """\
 # Templates
@@ -131,24 +153,28 @@ def _table(parameters: Mapping[str, Parameter], prefix: str = "") -> Iterator[st
         yield ""
 
 
-def with_arguments(text: str, transform: Any) -> str:
-    """Return the text of a page with the table of the arguments of a transform below the heading ``Arguments``."""
-    before, heading, after = text.partition("\n## Arguments\n\n")
+def with_arguments(text: str, heading: str, declared: type[Options]) -> str:
+    """Return the text of a page with the table of the arguments that a class declares below a heading."""
+    before, line, after = text.partition(f"\n## {heading}\n\n")
     _, _, rest = after.partition("\n\n")
-    return f"{before}{heading}{_arguments(transform)}\n\n{rest}"
+    return f"{before}{line}{_arguments(declared)}\n\n{rest}"
 
 
-def _arguments(transform: Any) -> str:
+def _arguments(declared: type[Options]) -> str:
     lines = ["| Argument | Default | Meaning |", "|---|---|---|"]
-    for each in sorted(arguments_of(transform).values(), key=lambda each: each.default is not EMPTY):
+    for each in sorted(arguments_of(declared).values(), key=lambda each: each.default is not EMPTY):
         default = "required" if each.default is EMPTY else _shown(each.default)
         low, high = each.accepts.minimum, each.accepts.maximum
         limits = "" if low is None or high is None else f" ({low:,.15g} to {high:,.15g})"
+        if each.choices:
+            limits = f" (one of {', '.join(each.choices)})"
         lines.append(f"| `{each.name}` | {default}{limits} | {_cell(each.help)} |")
     return "\n".join(lines)
 
 
 def _shown(default: Any) -> str:
+    if callable(default):
+        return f"`{default.__name__}`"
     if isinstance(default, bool) or not isinstance(default, int | float | str):
         return str(default) if default else "none" if default is not False else "False"
     if isinstance(default, int) and default >= 1 << 20:
@@ -162,6 +188,6 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     (DOCS / "templates.md").write_text(page(), "utf-8")
-    for name, transform in TRANSFORMS.items():
+    for (name, heading), declared in ARGUMENTS.items():
         path = DOCS / name
-        path.write_text(with_arguments(path.read_text("utf-8"), transform), "utf-8")
+        path.write_text(with_arguments(path.read_text("utf-8"), heading, declared), "utf-8")

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -40,9 +40,7 @@ from penstock.event.column_types import ColumnType, Kind
 from penstock.event.model import Column, TableSchema
 from penstock.event.plain_json import image_json
 from penstock.event.plain_types import interval_text, time_text
-
-Nanoseconds = Literal["refuse", "truncate"]
-"""What happens to a value with nanoseconds outside of the key."""
+from penstock.io.bigquery.options import Nanoseconds
 
 Convert = Callable[[Any], Any]
 

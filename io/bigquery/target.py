@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from penstock.event.model import Source
 from penstock.event.schema_changes import Policy
-from penstock.io.bigquery.columns import Nanoseconds
+from penstock.io.bigquery.options import Mode, Nanoseconds
 from penstock.io.change_streams.credentials import GoogleLogin
-
-Mode = Literal["log", "current"]
 
 MESSAGES = "penstock_messages"
 """The table of events that belong to no table."""
@@ -18,7 +15,7 @@ MESSAGES = "penstock_messages"
 
 @dataclass(frozen=True, slots=True)
 class BigQueryTarget:
-    """See `WriteToBigQuery`, whose arguments these are."""
+    """See `BigQuerySinkOptions`."""
 
     project: str
     dataset: str

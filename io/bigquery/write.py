@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, get_args
 
 from penstock.errors import UsageError
 from penstock.event.schema_changes import Policy
 from penstock.extras import require_extra
-from penstock.io.bigquery.columns import Nanoseconds
-from penstock.io.bigquery.target import BigQueryTarget, Mode
+from penstock.io.bigquery.options import BigQuerySinkOptions, Mode, Nanoseconds
+from penstock.io.bigquery.target import BigQueryTarget
 from penstock.io.change_streams.credentials import GoogleLogin
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
 from penstock.io.staging.connector import Connector
-from penstock.io.staging.retry import UNAVAILABLE_SECONDS
-from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
+from penstock.io.staging.send_after_commit import SendAfterCommit
 
 
 def connector_of(target: BigQueryTarget) -> Connector:
@@ -27,7 +25,7 @@ def connector_of(target: BigQueryTarget) -> Connector:
     )
 
 
-class WriteToBigQuery(SendAfterCommit):
+class WriteToBigQuery(BigQuerySinkOptions, SendAfterCommit):
     """Write change events into BigQuery: a change log, or a replica of the source's tables.
 
         events | WriteToBigQuery(project="my-project", dataset="shop", mode="current")
@@ -47,86 +45,37 @@ class WriteToBigQuery(SendAfterCommit):
     Watermark: each event holds the output watermark until BigQuery has acknowledged it.
     State: for each shard the events since the last commit, or of the last `roll_seconds`.
 
-    Args:
-        project: the Google Cloud project of the dataset.
-        dataset: the dataset. It must exist.
-        mode: ``log`` appends every event, ``current`` maintains one row for each primary key.
-        table: the name of a target table; ``{table}``, ``{schema}`` and ``{database}`` are the source's.
-        schema_changes: what happens in the mode current when the source has new columns or wider types: ``evolve``
-            alters the table, ``ignore`` leaves it and drops new columns, ``stop`` fails.
-        create_tables: create tables that are missing.
-        max_staleness_seconds: how old the answer of a query may be, in seconds, for tables that the mode current
-            creates. 0 makes BigQuery apply all changes before each query, which costs time and money.
-        nanoseconds: what happens in the mode current to times with nanoseconds, which BigQuery does not have:
-            ``refuse`` or ``truncate`` to microseconds. In keys they are always refused.
-        credentials_file: path of a JSON file with Google credentials, on the driver and on each worker; None: the
-            application default credentials.
-        impersonate: e-mail address of a service account that the credentials impersonate.
-        endpoint: URL of the REST API of an emulator, such as ``http://localhost:9050``.
-        write_endpoint: ``host:port`` of the Storage Write API of an emulator.
-        shards: how many batches are sent at the same time.
-        roll_seconds: how long events are collected before they are sent, in seconds of processing time; 0 sends with
-            every epoch.
-        staging: a folder or URL for staged batches; None: in the checkpoint.
-        unavailable_seconds: how long a service that does not answer is asked again before the epoch fails, in seconds.
-
     Raises:
         UsageError: an argument is wrong, or a package is missing (at construction).
     """
 
-    def __init__(
-        self,
-        *,
-        project: str,
-        dataset: str,
-        mode: Mode = "log",
-        table: str = "{table}",
-        schema_changes: Policy = "evolve",
-        create_tables: bool = True,
-        max_staleness_seconds: int = 900,
-        nanoseconds: Nanoseconds = "refuse",
-        credentials_file: str | None = None,
-        impersonate: str | None = None,
-        endpoint: str | None = None,
-        write_endpoint: str | None = None,
-        shards: int = SHARDS,
-        roll_seconds: float = 0,
-        staging: str | os.PathLike[str] | None = None,
-        unavailable_seconds: float = UNAVAILABLE_SECONDS,
-    ) -> None:
+    def __post_init__(self) -> None:
         require_extra("bigquery", "google.cloud.bigquery")
         require_extra("bigquery", "google.cloud.bigquery_storage_v1")
-        check_choice("mode", mode, get_args(Mode))
-        check_choice("schema_changes", schema_changes, get_args(Policy))
-        check_choice("nanoseconds", nanoseconds, get_args(Nanoseconds))
+        check_choice("mode", self.mode, get_args(Mode))
+        check_choice("schema_changes", self.schema_changes, get_args(Policy))
+        check_choice("nanoseconds", self.nanoseconds, get_args(Nanoseconds))
         # The documented limit is 24 hours.
-        if not isinstance(max_staleness_seconds, int) or not 0 <= max_staleness_seconds <= 86_400:
-            raise UsageError(f"max_staleness_seconds must be 0 to 86400, got {max_staleness_seconds!r}.")
+        if not isinstance(self.max_staleness_seconds, int) or not 0 <= self.max_staleness_seconds <= 86_400:
+            raise UsageError(f"max_staleness_seconds must be 0 to 86400, got {self.max_staleness_seconds!r}.")
         # With one of the two, rows would go to the emulator and the ledger to Google, or the other way round.
-        if (endpoint is None) is not (write_endpoint is None):
+        if (self.endpoint is None) is not (self.write_endpoint is None):
             raise UsageError("endpoint and write_endpoint belong together: an emulator has both.")
-        check_placeholders("table", table, SOURCE_NAMES)
+        check_placeholders("table", self.table, SOURCE_NAMES)
         target = BigQueryTarget(
-            project,
-            dataset,
-            mode,
-            table,
-            schema_changes,
-            create_tables,
-            max_staleness_seconds,
-            nanoseconds,
-            endpoint,
-            write_endpoint,
-            GoogleLogin(credentials_file, impersonate),
+            self.project,
+            self.dataset,
+            self.mode,
+            self.table,
+            self.schema_changes,
+            self.create_tables,
+            self.max_staleness_seconds,
+            self.nanoseconds,
+            self.endpoint,
+            self.write_endpoint,
+            GoogleLogin(self.credentials_file, self.impersonate),
         )
-        super().__init__(
-            connector_of(target),
-            shards=shards,
-            roll_seconds=roll_seconds,
-            staging=staging,
-            unavailable_seconds=unavailable_seconds,
-        )
-        self._bigquery = target
+        SendAfterCommit.__init__(self, connector_of(target), options=self)
 
     def display_data(self) -> dict[str, Any]:
-        return {**super().display_data(), "mode": self._bigquery.mode, "dataset": self._bigquery.dataset}
+        return {**super().display_data(), "mode": self.mode, "dataset": self.dataset}

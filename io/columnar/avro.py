@@ -12,18 +12,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 from penstock.errors import UsageError
 from penstock.event.column_types import ColumnType, Kind
 from penstock.event.model import ChangeEvent, Column, Image, TableSchema
 from penstock.event.plain_types import event_metadata, plain_images, plain_schema
+from penstock.io.columnar.options import AvroCompression
 from penstock.io.columnar.parquet import events_of, schema_of_blocks
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.preview import Written
-
-AvroCompression = Literal["deflate", "none"]
-"""What fastavro writes without a further package."""
 
 _TYPES: dict[Kind, Any] = {
     Kind.BOOL: "boolean",

@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 from penstock.errors import UsageError
 from penstock.event.model import ChangeEvent, TableSchema
 from penstock.event.schema_changes import merged_schema
+from penstock.io.columnar.options import ParquetCompression
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.preview import Written
-
-ParquetCompression = Literal["zstd", "snappy", "gzip", "none"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 from penstock.io.staging.batch import EventBlocks
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.epochs import EpochTarget
+from penstock.io.staging.options import StagingOptions
 from penstock.io.staging.publish_epochs import PublishEpochs
 
 
-def publish_tables(
-    target: EpochTarget, roll_seconds: float, staging: str | os.PathLike[str] | None
-) -> PublishEpochs:
+def publish_tables(target: EpochTarget, *, options: StagingOptions) -> PublishEpochs:
     """Return the transform that publishes events to tables; see `PublishEpochs`.
 
     All events are in one shard, so each epoch publishes the next part of the order of every table. A change of a key
@@ -24,6 +21,6 @@ def publish_tables(
         EventBlocks(RecordBlockCoder().encode),
         shards=1,
         earlier_shards=4,
-        roll_seconds=roll_seconds,
-        staging=staging,
+        roll_seconds=options.roll_seconds,
+        staging=options.staging,
     )

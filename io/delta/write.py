@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
-from penstock.event.schema_changes import Policy
 from penstock.extras import require_extra
 from penstock.io.columnar.publish_tables import publish_tables
 from penstock.io.columnar.replica import check_arguments
-from penstock.io.columnar.table_rows import Mode
 from penstock.io.columnar.write_checked import WriteCheckedRows
+from penstock.io.delta.options import DeltaSinkOptions
 
 
-class WriteToDelta(WriteCheckedRows):
+class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
     """Write change events into Delta tables: exactly once, one commit for each epoch and table.
 
         events | WriteToDelta("s3://lake/{table}", mode="current")
@@ -40,47 +38,24 @@ class WriteToDelta(WriteCheckedRows):
     State: the events of the last `roll_seconds`; in the driver eight bytes for each key of a table, while rows of a
     snapshot are written to it. Except in the mode ``log``, a commit reads the table in the driver.
 
-    Args:
-        uri: the table: a local folder or the URL of an object store. ``{table}``, ``{schema}`` and ``{database}`` are
-            filled in; without them all events must be of one table.
-        mode: ``log``, ``current`` or ``history``.
-        schema_changes: what happens if columns are added or become wider: ``evolve`` changes the table, ``ignore`` does
-            not write them, ``stop`` fails the pipeline.
-        roll_seconds: how long events are collected before a commit, in seconds of processing time; 0: one commit for
-            each epoch.
-        storage_options: options of delta-rs for the object store. Credentials are better in the environment.
-        staging: a folder or URL for the events of an epoch; None: in the checkpoint.
-        tombstone_seconds: how long, in seconds of commit time, the tombstones of the mode ``current`` stay. At least
-            the retention of the change stream and the age at which dead letters are replayed.
-
     Raises:
         UsageError: an argument is wrong, or delta-rs is missing (at construction).
         SchemaChangedError: `schema_changes` forbids what must change (at run time; other tables are written).
     """
 
-    def __init__(
-        self,
-        uri: str | os.PathLike[str],
-        *,
-        mode: Mode = "current",
-        schema_changes: Policy = "evolve",
-        roll_seconds: float = 10,
-        storage_options: Mapping[str, str] | None = None,
-        staging: str | os.PathLike[str] | None = None,
-        tombstone_seconds: float = 7 * 86_400,
-    ) -> None:
+    def __post_init__(self) -> None:
         # Imported here, because the module needs pyarrow.
         require_extra("delta", "deltalake")
         require_extra("delta", "pyarrow")
         from penstock.io.delta.target import DeltaTarget
 
-        check_arguments("uri", os.fspath(uri), mode, schema_changes)
+        uri = os.fspath(self.uri)
+        check_arguments("uri", uri, self.mode, self.schema_changes)
         target = DeltaTarget(
-            os.fspath(uri), mode, schema_changes, dict(storage_options or {}), tombstone_seconds
+            uri, self.mode, self.schema_changes, dict(self.storage_options or {}), self.tombstone_seconds
         )
-        publish = publish_tables(target, roll_seconds, staging)
-        super().__init__(target.name, "Publish", publish, mode)
-        self._mode = mode
+        publish = publish_tables(target, options=self)
+        WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode)
 
     def display_data(self) -> dict[str, Any]:
-        return {"mode": self._mode, **super().display_data()}
+        return {"mode": self.mode, **super().display_data()}

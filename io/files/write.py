@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
 
-from penstock.io.files.json_lines import JsonLines, LineCompression, json_line
+from penstock.io.files.json_lines import JsonLines, json_line
 from penstock.io.files.names import Key, bucket_name, event_hour, stable_hash
+from penstock.io.files.options import JsonLinesSinkOptions
 from penstock.io.staging.blocks import RecordRun
 from penstock.io.staging.collect import Place
 from penstock.io.staging.rolling import RollingPolicy
@@ -19,7 +19,7 @@ from penstock.io.staging.store import store_of
 from penstock.io.staging.transform import WriteStagedFiles
 
 
-class WriteToJsonLines(beam.PTransform):
+class WriteToJsonLines(JsonLinesSinkOptions, beam.PTransform):
     """Write elements as JSON Lines files: exactly once, in order per key, only complete files.
 
         records | WriteToJsonLines("/data/out", table=lambda r: r.table_name, key=lambda r: r.keys, shards=4)
@@ -38,54 +38,21 @@ class WriteToJsonLines(beam.PTransform):
     Watermark: each open file holds the output watermark at its earliest event time until the file is published.
     State: for each table, hour and shard the lines since the last roll, at most about `roll_bytes`.
 
-    Args:
-        output: a local folder. On a cluster all workers and the driver must see it under this path.
-        table: the name of the table, or a function from an element to it. Any text: names are percent-encoded.
-        key: a function from an element to its order key: str, bytes, int, or a tuple of them. It selects the shard.
-            Required if there is more than one shard, unless `shard` is given.
-        shard: a function from an element to its shard, 0 to `shards` - 1, in place of `key`; for elements that an
-            earlier step has divided.
-        format: a function from an element to a value that JSON can express, or to a line as str or bytes.
-        shards: how many files of a table and hour may be open at the same time.
-        roll_seconds: an open file is published this long after its first line arrived (processing time); 0 publishes
-            with every epoch.
-        roll_bytes: an open file of this many bytes or more is published at once; with `in_event_time_order` at the end
-            of the epoch.
-        in_event_time_order: if true, a roll writes the lines that the watermark has passed, by event time, and the
-            others wait. So names and lines are in event-time order even if one reader is far ahead of another. The cost
-            is the delay of the watermark: if the watermark of a source does not move, nothing is published. If false,
-            lines keep the order in which they arrive, which is the commit order of each key if the source promises
-            that. Only `PySparkRunner` tells a sink the watermark; on other runners each file is in order, but not one
-            file after another.
-        compression: ``none``, or ``gzip``: the names then end with ``.jsonl.gz``.
-
     Raises:
         ValueError, TypeError: an argument is wrong (at construction).
         OutputError: the output folder cannot be created or written. Applying the transform only looks at the path; the
             check before a start (`penstock.preflight`) creates the folder.
     """
 
-    def __init__(
-        self,
-        output: str | os.PathLike[str],
-        *,
-        table: str | Callable[[Any], str],
-        key: Callable[[Any], Key] | None = None,
-        shard: Callable[[Any], int] | None = None,
-        format: Callable[[Any], Any] = lambda element: element,
-        shards: int = 1,
-        roll_seconds: float = 10,
-        roll_bytes: int = 64 * 1024 * 1024,
-        in_event_time_order: bool = False,
-        compression: LineCompression = "none",
-    ) -> None:
-        super().__init__()
+    def __post_init__(self) -> None:
+        beam.PTransform.__init__(self)
+        table, key, shard, shards = self.table, self.key, self.shard, self.shards
         if not isinstance(shards, int) or shards < 1:
             # Checked at construction: an error in a worker comes minutes later and without the user's line.
             raise ValueError(f"shards must be 1 or more, got {shards!r}.")
         if not callable(table) and not (isinstance(table, str) and table):
             raise TypeError(f"table must be a name or a function of an element, got {table!r}.")
-        for name, function in (("key", key or str), ("shard", shard or str), ("format", format)):
+        for name, function in (("key", key or str), ("shard", shard or str), ("format", self.format)):
             if not callable(function):
                 raise TypeError(f"{name} must be a function of an element, got {function!r}.")
         if key is not None and shard is not None:
@@ -93,11 +60,10 @@ class WriteToJsonLines(beam.PTransform):
         if shards > 1 and key is None and shard is None:
             # With several shards and no key, records of one key would lose their order.
             raise ValueError(f"{shards} shards need a key function: pass key=, or shards=1.")
-        self._store = store_of(output)
-        self._lines = _Lines(table, key, shard, format, shards)
-        self._policy = RollingPolicy(round(roll_seconds * 1e6), roll_bytes)
-        self._in_event_time_order = in_event_time_order
-        self._format = JsonLines(compression)
+        self._store = store_of(self.output)
+        self._lines = _Lines(table, key, shard, self.format, shards)
+        self._policy = RollingPolicy(round(self.roll_seconds * 1e6), self.roll_bytes)
+        self._lines_format = JsonLines(self.compression)
 
     def expand(self, elements: beam.PCollection[Any]) -> beam.PCollection[PublishedFile]:
         return elements | "Write" >> WriteStagedFiles(
@@ -105,20 +71,19 @@ class WriteToJsonLines(beam.PTransform):
             encode=self._lines.encode,
             bucket=self._lines.bucket,
             places=self._lines.places,
-            format=self._format,
+            format=self._lines_format,
             policy=self._policy,
-            in_event_time_order=self._in_event_time_order,
+            in_event_time_order=self.in_event_time_order,
         )
 
     def display_data(self) -> dict[str, Any]:
-        table = self._lines.table
         return {
             "output": self._store.output,
-            "table": table if isinstance(table, str) else "a function of the element",
-            "shards": self._lines.shards,
+            "table": self.table if isinstance(self.table, str) else "a function of the element",
+            "shards": self.shards,
             "roll_seconds": self._policy.after_us / 1e6,
-            "roll_bytes": self._policy.at_bytes,
-            "in_event_time_order": self._in_event_time_order,
+            "roll_bytes": self.roll_bytes,
+            "in_event_time_order": self.in_event_time_order,
         }
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 from penstock.event.coder import encode_event
 from penstock.event.model import ChangeEvent
 from penstock.extras import require_extra
-from penstock.io.columnar.avro import AvroCompression, AvroRows
-from penstock.io.columnar.parquet import ParquetCompression, ParquetRows
+from penstock.io.columnar.avro import AvroRows
+from penstock.io.columnar.parquet import ParquetRows
 from penstock.io.columnar.write_checked import WriteCheckedRows
-from penstock.io.files.layout import Layout, Partitions
+from penstock.io.files.layout import Layout
+from penstock.io.files.options import AvroSinkOptions, ParquetSinkOptions, RowFileOptions
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.preview import Preview, Written
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.store import store_of
 from penstock.io.staging.transform import WriteStagedFiles
-
-Table = str | Callable[[ChangeEvent], str] | None
 
 
 class RowFormat(FileFormat, Protocol):
@@ -33,19 +30,11 @@ class RowFormat(FileFormat, Protocol):
 class _WriteRows(WriteCheckedRows):
     """The base of sinks that write change rows into files."""
 
-    def __init__(
-        self,
-        target: str,
-        output: str | os.PathLike[str],
-        format: RowFormat,
-        layout: Layout,
-        roll_seconds: float,
-        roll_bytes: int,
-    ) -> None:
-        self._layout, self._format = layout, format
-        policy = RollingPolicy(round(roll_seconds * 1e6), roll_bytes)
+    def __init__(self, target: str, format: RowFormat, *, options: RowFileOptions) -> None:
+        self._layout, self._format = Layout(options.table, options.partition_by, options.shards), format
+        policy = RollingPolicy(round(options.roll_seconds * 1e6), options.roll_bytes)
         write = WriteStagedFiles(
-            store_of(output), encode=encode_event, bucket=layout, format=format, policy=policy
+            store_of(options.output), encode=encode_event, bucket=self._layout, format=format, policy=policy
         )
         super().__init__(target, "Write", write)
 
@@ -63,7 +52,7 @@ def _rows_of_event(format: RowFormat, layout: Layout, event: ChangeEvent) -> lis
     return format.rows_of_event(event, layout.table_of(event))
 
 
-class WriteToParquet(_WriteRows):
+class WriteToParquet(ParquetSinkOptions, _WriteRows):
     """Write change events as Parquet files: exactly once, only complete files, in folders that engines read directly.
 
         events | WriteToParquet("/data/lake")
@@ -77,37 +66,16 @@ class WriteToParquet(_WriteRows):
     Watermark: each open file holds the output watermark at its earliest event time until the file is published.
     State: for each table, partition, shard and version of the columns the events since the last roll.
 
-    Args:
-        output: a local folder or the URL of an object store. On a cluster all workers and the driver must see it.
-        table: the folder of an event: a name, or a function of the event. None: the name of the event's table.
-        partition_by: ``hour``, ``day`` or ``none``: folders by event time, in UTC.
-        shards: how many files of a table and partition may be open at the same time.
-        compression: ``zstd``, ``snappy``, ``gzip`` or ``none``.
-        roll_seconds: an open file is published this long after its first event arrived, in seconds of processing
-            time.
-        roll_bytes: an open file whose events have this many bytes, not compressed, is published at once.
-
     Raises:
         UsageError: an argument is wrong, or pyarrow is missing (at construction).
     """
 
-    def __init__(
-        self,
-        output: str | os.PathLike[str],
-        *,
-        table: Table = None,
-        partition_by: Partitions = "hour",
-        shards: int = 1,
-        compression: ParquetCompression = "zstd",
-        roll_seconds: float = 60,
-        roll_bytes: int = 64 * 1024 * 1024,
-    ) -> None:
+    def __post_init__(self) -> None:
         require_extra("parquet", "pyarrow")
-        layout = Layout(table, partition_by, shards)
-        super().__init__("a Parquet file", output, ParquetRows(compression), layout, roll_seconds, roll_bytes)
+        _WriteRows.__init__(self, "a Parquet file", ParquetRows(self.compression), options=self)
 
 
-class WriteToAvro(_WriteRows):
+class WriteToAvro(AvroSinkOptions, _WriteRows):
     """Write change events as Avro object container files: exactly once, only complete files.
 
         events | WriteToAvro("/data/lake")
@@ -117,31 +85,10 @@ class WriteToAvro(_WriteRows):
 
     Order, repeats, watermark and state: see `WriteToParquet`.
 
-    Args:
-        output: a local folder or the URL of an object store. On a cluster all workers and the driver must see it.
-        table: the folder of an event: a name, or a function of the event. None: the name of the event's table.
-        partition_by: ``hour``, ``day`` or ``none``: folders by event time, in UTC.
-        shards: how many files of a table and partition may be open at the same time.
-        compression: ``deflate`` or ``none``.
-        roll_seconds: an open file is published this long after its first event arrived, in seconds of processing
-            time.
-        roll_bytes: an open file whose events have this many bytes, not compressed, is published at once.
-
     Raises:
         UsageError: an argument is wrong, or fastavro is missing (at construction).
     """
 
-    def __init__(
-        self,
-        output: str | os.PathLike[str],
-        *,
-        table: Table = None,
-        partition_by: Partitions = "hour",
-        shards: int = 1,
-        compression: AvroCompression = "deflate",
-        roll_seconds: float = 60,
-        roll_bytes: int = 64 * 1024 * 1024,
-    ) -> None:
+    def __post_init__(self) -> None:
         require_extra("avro", "fastavro")
-        layout = Layout(table, partition_by, shards)
-        super().__init__("an Avro file", output, AvroRows(compression), layout, roll_seconds, roll_bytes)
+        _WriteRows.__init__(self, "an Avro file", AvroRows(self.compression), options=self)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from penstock.io.kafka.options import Guarantee
 from penstock.io.staging.format import Format
-
-Guarantee = Literal["transactional", "idempotent"]
 
 _TRANSACTION_MS = 60_000
 """After this time the brokers abort an open transaction; readers of committed records wait until then."""
@@ -16,7 +15,7 @@ _TRANSACTION_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class KafkaTarget:
-    """See `WriteToKafka`, whose arguments these are. `config` may have a password, so it is not shown."""
+    """See `KafkaSinkOptions`. `config` may have a password, so it is not shown."""
 
     bootstrap_servers: str
     format: Format = field(repr=False)

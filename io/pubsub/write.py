@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
+from penstock.io.pubsub.options import PubSubSinkOptions
 from penstock.io.pubsub.target import PubSubTarget
 from penstock.io.staging.arguments import SOURCE_NAMES, check_placeholders
 from penstock.io.staging.connector import Connector
-from penstock.io.staging.format import Format
-from penstock.io.staging.retry import UNAVAILABLE_SECONDS
-from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
+from penstock.io.staging.send_after_commit import SendAfterCommit
 
 
 def connector_of(target: PubSubTarget) -> Connector:
@@ -23,7 +21,7 @@ def connector_of(target: PubSubTarget) -> Connector:
     )
 
 
-class WriteToPubSub(SendAfterCommit):
+class WriteToPubSub(PubSubSinkOptions, SendAfterCommit):
     """Publish change events to Pub/Sub, in a format such as Debezium's. At least once, with ids that tell repeats.
 
         events | WriteToPubSub(project="my-project", topic="orders", format=DebeziumFormat("shop"))
@@ -46,48 +44,16 @@ class WriteToPubSub(SendAfterCommit):
     Watermark: each event holds the output watermark until it is published.
     State: for each shard the events since the last commit, or of the last `roll_seconds`.
 
-    Args:
-        project: the Google Cloud project of the topics.
-        topic: the id of the topic; ``{table}``, ``{schema}`` and ``{database}`` are the source's.
-        format: turns an event into records, such as ``DebeziumFormat("shop")``. Headers become attributes. A record
-            without a value (a tombstone) is an empty message with the attribute ``penstock_tombstone``.
-        ordering: give the messages of a row an ordering key.
-        create_topics: create topics that are missing.
-        endpoint: ``host:port`` of a regional endpoint.
-        shards: how many batches are published at the same time.
-        roll_seconds: how long events are collected before they are sent, in seconds of processing time; 0 sends with
-            every epoch.
-        staging: a folder or URL for staged batches; None: in the checkpoint.
-        unavailable_seconds: how long a service that does not answer is asked again before the epoch fails, in seconds.
-
     Raises:
         UsageError: an argument is wrong (at construction).
     """
 
-    def __init__(
-        self,
-        *,
-        project: str,
-        topic: str,
-        format: Format,
-        ordering: bool = True,
-        create_topics: bool = False,
-        endpoint: str | None = None,
-        shards: int = SHARDS,
-        roll_seconds: float = 0,
-        staging: str | os.PathLike[str] | None = None,
-        unavailable_seconds: float = UNAVAILABLE_SECONDS,
-    ) -> None:
-        check_placeholders("topic", topic, SOURCE_NAMES)
-        target = PubSubTarget(project, topic, format, ordering, create_topics, endpoint)
-        super().__init__(
-            connector_of(target),
-            shards=shards,
-            roll_seconds=roll_seconds,
-            staging=staging,
-            unavailable_seconds=unavailable_seconds,
+    def __post_init__(self) -> None:
+        check_placeholders("topic", self.topic, SOURCE_NAMES)
+        target = PubSubTarget(
+            self.project, self.topic, self.format, self.ordering, self.create_topics, self.endpoint
         )
-        self._pubsub = target
+        SendAfterCommit.__init__(self, connector_of(target), options=self)
 
     def display_data(self) -> dict[str, Any]:
-        return {**super().display_data(), "topic": self._pubsub.topic, "ordering": self._pubsub.ordering}
+        return {**super().display_data(), "topic": self.topic, "ordering": self.ordering}

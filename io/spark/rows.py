@@ -12,16 +12,15 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 from penstock.errors import UsageError
 from penstock.event.model import ChangeEvent, Source, TableSchema
 from penstock.event.schema_changes import merged_schema
 from penstock.io.columnar.parquet import events_of
 from penstock.io.spark.json_rows import json_rows
+from penstock.io.spark.options import Images
 from penstock.io.staging.blocks import RecordBlock
-
-Images = Literal["json", "struct"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,12 @@ from typing_extensions import Self
 from penstock.attempt import current_attempt
 from penstock.errors import UsageError
 from penstock.event.model import ChangeEvent
+from penstock.io.spark.options import ForEachEpoch
 from penstock.io.spark.table_jars import TABLE_FORMATS, refusal
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.preview import Written
 from penstock.tables import TableSelection
-
-ForEachEpoch = Callable[[Any, int], object]
-"""A function of a DataFrame and the epoch's number, as the function of `foreachBatch`."""
 
 
 @dataclass(frozen=True)

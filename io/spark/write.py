@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-
 from penstock.errors import UsageError
 from penstock.extras import require_extra
 from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.spark.json_rows import TARGET
-from penstock.io.spark.rows import Images, SparkRows
-from penstock.io.spark.target import ForEachEpoch, SparkFunctionTarget
+from penstock.io.spark.options import SparkSinkOptions
+from penstock.io.spark.rows import SparkRows
+from penstock.io.spark.target import SparkFunctionTarget
 from penstock.io.staging.publish_epochs import PublishEpochs
 
 
-class WriteToSpark(WriteCheckedRows):
+class WriteToSpark(SparkSinkOptions, WriteCheckedRows):
     """Give each epoch's change events to a function of a Spark DataFrame, as `foreachBatch` does.
 
         def save(dataframe, epoch_id):
@@ -36,42 +35,25 @@ class WriteToSpark(WriteCheckedRows):
     Watermark: each event holds it until the function has returned. State: for each shard the events since the last
     commit, or of the last `roll_seconds`.
 
-    Args:
-        for_each_epoch: the function (dataframe, epoch_id). It must be picklable: a function of a module, or one that
-            cloudpickle takes along.
-        images: ``json``: `key`, `before` and `after` are JSON text, for events of any tables. ``struct``: they are
-            structs, for events of one table.
-        shards: how many files an epoch has at most, which are the partitions of the DataFrame.
-        roll_seconds: how long events are collected before the function is called (processing time); 0: with each epoch.
-        staging: a folder or URL for the files; None: in the checkpoint. All workers must reach it.
-
     Raises:
         UsageError: an argument is wrong, or an extra is missing (at construction). At run time: the session has a jar
             of Delta or Iceberg that was built for another Spark. The function is not called then.
     """
 
-    def __init__(
-        self,
-        for_each_epoch: ForEachEpoch,
-        *,
-        images: Images = "json",
-        shards: int = 4,
-        roll_seconds: float = 0,
-        staging: str | os.PathLike[str] | None = None,
-    ) -> None:
-        if not callable(for_each_epoch):
+    def __post_init__(self) -> None:
+        if not callable(self.for_each_epoch):
             raise UsageError(
-                f"for_each_epoch must be a function (dataframe, epoch_id), got {for_each_epoch!r}."
+                f"for_each_epoch must be a function (dataframe, epoch_id), got {self.for_each_epoch!r}."
             )
         require_extra("parquet", "pyarrow")
         publish = PublishEpochs(
-            SparkFunctionTarget(for_each_epoch),
-            SparkRows(images),
-            shards=shards,
-            roll_seconds=roll_seconds,
-            staging=staging,
+            SparkFunctionTarget(self.for_each_epoch),
+            SparkRows(self.images),
+            shards=self.shards,
+            roll_seconds=self.roll_seconds,
+            staging=self.staging,
             # Files, so that the executors read the rows, and not the driver.
             inline=False,
         )
         # JSON has more values than columns have.
-        super().__init__(TARGET, "Publish", publish, always=images == "struct")
+        WriteCheckedRows.__init__(self, TARGET, "Publish", publish, always=self.images == "struct")

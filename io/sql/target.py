@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from penstock.event.model import ChangeEvent, Source
 from penstock.event.schema_changes import Policy
+from penstock.io.sql.options import Mode
 from penstock.io.sql.statements import TableName
-
-Mode = Literal["current", "log"]
 
 
 @dataclass(frozen=True, slots=True)
 class SqlTarget:
-    """See `WriteToSql`, whose arguments these are. The dsn may have a password, so it is not shown."""
+    """See `SqlSinkOptions`. The dsn may have a password, so it is not shown."""
 
     dsn: str = field(repr=False)
     mode: Mode = "current"

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from penstock.io.staging.errors import OutputError
     from penstock.io.staging.format import FileFormat
+    from penstock.io.staging.options import SendOptions
     from penstock.io.staging.publish import PublishFilesFn
     from penstock.io.staging.refused import RefusedEvent
     from penstock.io.staging.roll import RollFilesFn
@@ -70,6 +71,7 @@ __all__ = [
     "RollingPolicy",
     "RowRefusedError",
     "SendAfterCommit",
+    "SendOptions",
     "Sender",
     "Sent",
     "StagedBatch",
@@ -104,6 +106,7 @@ _HOMES = {
     "RollingPolicy": "rolling",
     "RowRefusedError": "delivery",
     "SendAfterCommit": "send_after_commit",
+    "SendOptions": "options",
     "Sender": "delivery",
     "Sent": "delivery",
     "StagedBatch": "delivery_coders",

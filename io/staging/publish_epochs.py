@@ -22,8 +22,9 @@ from penstock.io.staging.epochs import EpochTarget, by_epoch
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.operations import clean_up
+from penstock.io.staging.options import UNAVAILABLE_SECONDS
 from penstock.io.staging.preview import Preview
-from penstock.io.staging.retry import UNAVAILABLE_SECONDS, repeat_while_unavailable
+from penstock.io.staging.retry import repeat_while_unavailable
 from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of, staging_store
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.send_after_commit import BATCH_BYTES, ShardOf

@@ -12,9 +12,6 @@ from penstock.io.staging.delivery import TargetUnavailableError
 
 logger = logging.getLogger(__name__)
 
-UNAVAILABLE_SECONDS = 600.0
-"""How long work is repeated for a target that does not answer."""
-
 _MAX_PAUSE, _LOG_SECONDS = 10.0, 60.0
 
 _Result = TypeVar("_Result")

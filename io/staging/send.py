@@ -25,8 +25,9 @@ from penstock.io.staging.delivery import (
 )
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.io.staging.operations import clean_up
+from penstock.io.staging.options import UNAVAILABLE_SECONDS
 from penstock.io.staging.refused import REFUSED, RefusedEvent
-from penstock.io.staging.retry import UNAVAILABLE_SECONDS, repeat_while_unavailable
+from penstock.io.staging.retry import repeat_while_unavailable
 from penstock.io.staging.roll_batches import staging_store
 from penstock.io.staging.store import FileStore
 from penstock.tables import EVERY_TABLE, TableSelection

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,18 +20,15 @@ from penstock.io.staging.collect import CollectRecordsFn, in_global_window
 from penstock.io.staging.connector import Connector
 from penstock.io.staging.dead_letter_limit import check_limit, stop_at_refused
 from penstock.io.staging.names import sink_name
+from penstock.io.staging.options import SendOptions
 from penstock.io.staging.preview import Preview
 from penstock.io.staging.refused import REFUSED, RefusedEvent
-from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.send import SendBatchesFn
 from penstock.io.staging.store import store_of
 from penstock.publish import ForgettingParDo, PublishAfterCommit
 from penstock.tables import EVERY_TABLE, TableSelection
-
-SHARDS = 4
-"""Batches that are sent at the same time."""
 
 BATCH_BYTES = 64 * 1024 * 1024
 """A batch of this many bytes is sent with the next commit, whatever `roll_seconds` says."""
@@ -41,7 +37,7 @@ BATCH_BYTES = 64 * 1024 * 1024
 class SendAfterCommit(beam.PTransform):
     """Send change events to a target after the commit of the epoch that brought them.
 
-        events | SendAfterCommit(Connector(PostgresTarget(…), …), shards=4)
+        events | SendAfterCommit(Connector(PostgresTarget(…), …), options=SendOptions(shards=4))
 
     The events of each epoch are staged by shard. Their commit makes the batches final. After it each batch is sent,
     again and again until the target has it. So a batch that is sent twice has equal content and an equal `Delivery`
@@ -58,31 +54,23 @@ class SendAfterCommit(beam.PTransform):
 
     Args:
         connector: the target, and how it is opened.
-        shards: how many batches are sent at the same time. More than the number of tasks has no effect.
-        roll_seconds: how long events are collected before they are sent (processing time); 0 sends with every epoch.
-        staging: a folder or URL for staged batches; None: in the checkpoint. All workers must reach it, and only the
-            user of the pipeline should be able to read it.
-        unavailable_seconds: how long a target that does not answer is asked again before the epoch fails.
+        options: how batches are collected, staged and sent. A transform that inherits its options passes itself.
+
+    Raises:
+        UsageError: an option is wrong (at construction).
     """
 
-    def __init__(
-        self,
-        connector: Connector,
-        *,
-        shards: int = SHARDS,
-        roll_seconds: float = 0,
-        staging: str | os.PathLike[str] | None = None,
-        unavailable_seconds: float = UNAVAILABLE_SECONDS,
-    ) -> None:
+    def __init__(self, connector: Connector, *, options: SendOptions) -> None:
         super().__init__()
+        shards, unavailable_seconds = options.shards, options.unavailable_seconds
         if not isinstance(shards, int) or shards < 1:
             raise UsageError(f"shards must be 1 or more, got {shards!r}.")
         if not unavailable_seconds >= 0:
             raise UsageError(f"unavailable_seconds must be 0 or more, got {unavailable_seconds!r}.")
         self._connector = connector
         self._shards = shards
-        self._policy = RollingPolicy(round(roll_seconds * 1e6), BATCH_BYTES)
-        self._staging = None if staging is None else store_of(staging)
+        self._policy = RollingPolicy(round(options.roll_seconds * 1e6), BATCH_BYTES)
+        self._staging = None if options.staging is None else store_of(options.staging)
         self._unavailable_seconds = unavailable_seconds
         self._selection = EVERY_TABLE
         self._skip_refused = False

@@ -13,6 +13,9 @@ and type checkers. `arguments_of` returns the same fields with their docstrings 
 JSON schemas and the pages of the documentation take them from there. A field that a subclass declares again keeps the
 docstring and the limits that it does not repeat.
 
+A field is given by keyword, or also by position if it is ``field(kw_only=False)``. An optional mapping is ``… | None =
+None``, as a function would have it.
+
 `arguments_of` also reads plain functions and classes, such as record formats: then the text of an argument is in the
 section ``Args:`` of the docstring.
 """
@@ -97,6 +100,9 @@ def options(cls: Class) -> Class:
 def arguments_of(function: Callable[..., Any]) -> dict[str, Argument]:
     """Return the arguments of a function or class that can be passed by keyword, in their order.
 
+    Fields without a default come first, as an address is written: from the general base to the class itself. Then come
+    the others, the fields of the class before the fields of its bases: a reader looks for what is special about it.
+
     `help` is the docstring of a field, or the text of the argument in the section ``Args:`` of the docstring; in one
     line, with single backquotes.
     """
@@ -107,16 +113,16 @@ def arguments_of(function: Callable[..., Any]) -> dict[str, Argument]:
         function = next(each for each in function.__mro__ if "__dataclass_fields__" in vars(each))
         declared, limits = _declared_fields(function), _limits(function)
         hints = typing.get_type_hints(function, include_extras=True)
+        fields = {field.name: field for field in dataclasses.fields(function) if field.init}
         return {
-            field.name: _argument(
-                field.name,
-                hints[field.name],
-                _default(field),
-                declared.get(field.name, helps.get(field.name, "")),
-                limits.get(field.name, Accepts()),
+            name: _argument(
+                name,
+                hints[name],
+                _default(fields[name]),
+                declared.get(name, helps.get(name, "")),
+                limits.get(name, Accepts()),
             )
-            for field in dataclasses.fields(function)
-            if field.init
+            for name in _in_order(function, fields)
         }
     kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return {
@@ -140,10 +146,8 @@ def documented_arguments(docstring: str) -> dict[str, str]:
 def _argument(name: str, annotation: Any, default: Any, help_: str, accepts: Accepts) -> Argument:
     type_ = _plain_type(annotation)
     choices = get_args(type_) if get_origin(type_) is typing.Literal else accepts.choices
-    if (
-        get_origin(type_) is Mapping and default is not EMPTY
-    ):  # a signature has None, because {} could be changed
-        default = {}
+    if get_origin(type_) is Mapping and default is None:
+        default = {}  # a signature has None, because {} could be changed
     return Argument(name, type_, default, choices, help_, accepts)
 
 
@@ -158,6 +162,18 @@ def _plain_type(annotation: Any) -> Any:
         # A path may be given as text, and a parameter is text.
         annotation = str if str in members else members[0]
     return annotation
+
+
+def _in_order(cls: type, fields: Mapping[str, dataclasses.Field[Any]]) -> list[str]:
+    """Return the names of `fields`, which a class and its bases declare, in the order of `arguments_of`."""
+    own_first: list[str] = []
+    for each in reversed(cls.__mro__):
+        if "__dataclass_fields__" in vars(each):
+            # A field that a class declares again stays beside the fields with which its base declares it.
+            own = [name for name in inspect.get_annotations(each) if name in fields and name not in own_first]
+            own_first = [*own, *own_first]
+    required = [name for name, field in fields.items() if _default(field) is EMPTY]
+    return list(dict.fromkeys([*required, *own_first]))
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -3,8 +3,8 @@
     DATABASES["shop"] = Database()
     delivered = events | WriteToMemory(database="shop")
 
-The target has a row for each change, in the order of the changes of its key. A sink for a real system also has a module
-for the errors of its client (`errors`) and one for the form of its values (`values`); see docs/new-sink.md.
+The target has a row for each change, in the order of the changes of its key. A sink for a real system is a folder, with
+modules for the errors of its client and the form of its values too; see docs/new-sink.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from penstock.errors import SetupError
 from penstock.event import ChangeEvent
@@ -26,8 +26,10 @@ from penstock.io.staging.delivery import (
     Sent,
     is_delivered,
 )
+from penstock.io.staging.options import SendOptions
 from penstock.io.staging.preview import Written
 from penstock.io.staging.send_after_commit import SendAfterCommit
+from penstock.options import Accepts, options
 
 
 class Row(NamedTuple):
@@ -46,7 +48,7 @@ class Database:
 
     rows: list[Row] = field(default_factory=list)
     ledger: dict[str, tuple[LedgerEntry, Sent]] = field(default_factory=dict)
-    request: Callable[[Callable[[], Any]], Any] = lambda transaction: transaction()
+    request: Callable[[Callable[[], Sent]], Sent] = lambda transaction: transaction()
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, transaction: Callable[[], Sent]) -> Sent:
@@ -56,11 +58,18 @@ class Database:
             with self._lock:
                 return transaction()
 
-        sent: Sent = self.request(locked)
-        return sent
+        return self.request(locked)
 
 
 DATABASES: dict[str, Database] = {}
+
+
+@options
+class MemorySinkOptions(SendOptions):
+    """The options of `WriteToMemory`."""
+
+    database: Annotated[str, Accepts(example="shop")]
+    """Name of the database. It must exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +89,8 @@ def row_of(event: ChangeEvent) -> Row:
     Raises:
         ValueError: the target cannot hold a value.
     """
-    for name, value in (event.after or {}).items():
-        if isinstance(value, str) and "\0" in value:
-            raise ValueError(f"column {name} has a zero byte, which the target cannot store")
+    if names := [name for name, value in (event.after or {}).items() if "\0" in str(value)]:
+        raise ValueError(f"column {names[0]} has a zero byte, which the target cannot store")
     return Row(event.source.table, event.key, event.op.value, event.after, event.timestamp)
 
 
@@ -95,7 +103,7 @@ class MemorySender:
     """A connection, in one worker process; see `penstock.io.staging.delivery.Sender`."""
 
     def __init__(self, target: MemoryTarget, skip_refused: bool) -> None:
-        self._target, self._skip_refused = target, skip_refused
+        self._skip_refused = skip_refused
         if target.database not in DATABASES:
             raise SetupError(f"{target.name} does not exist: make it before the pipeline starts")
         self._database = DATABASES[target.database]
@@ -104,8 +112,7 @@ class MemorySender:
         """The constructor has looked for the database, and it has its ledger."""
 
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
-        rows: list[Row] = []
-        refused: list[Refusal] = []
+        rows, refused = list[Row](), list[Refusal]()
         for index, event in enumerate(events):
             try:
                 rows.append(row_of(event))
@@ -113,8 +120,7 @@ class MemorySender:
                 refused.append(Refusal(index, str(error)))
         if refused and not self._skip_refused:
             raise RefusalError(refused[0])
-        sent = Sent(tuple(refused))
-        database = self._database
+        database, sent = self._database, Sent(tuple(refused))
 
         def transaction() -> Sent:
             # The ledger is read in the transaction that writes the rows: another driver may have sent them since.
@@ -131,13 +137,14 @@ class MemorySender:
         """Nothing is open."""
 
 
-class WriteToMemory(SendAfterCommit):
+class WriteToMemory(MemorySinkOptions, SendAfterCommit):
     """Append change events to a database in memory, each once.
 
     Order: by key. What repeats: nothing. Watermark: each event holds it until its row is written. State: for each shard
     the events since the last commit, or of the last `roll_seconds`.
     """
 
-    def __init__(self, *, database: str, **options: Any) -> None:
+    def __post_init__(self) -> None:
         names = {"sender_name": f"{__name__}:MemorySender", "preview_name": f"{__name__}:written_rows"}
-        super().__init__(Connector(MemoryTarget(database), **names, extra="toy"), **options)
+        target = MemoryTarget(self.database)
+        SendAfterCommit.__init__(self, Connector(target, **names, extra="toy"), options=self)

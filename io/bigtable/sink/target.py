@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.io.bigtable.sink.options import VERSION_FAMILY
 from penstock.io.bigtable.source import Connection
-
-VERSION_FAMILY = "penstock"
 
 
 @dataclass(frozen=True, slots=True)
 class BigtableTarget:
-    """See `WriteToBigtable`, whose arguments these are."""
+    """See `BigtableSinkOptions`."""
 
     project: str
     instance: str

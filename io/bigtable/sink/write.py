@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
-from penstock.io.bigtable.sink.target import VERSION_FAMILY, BigtableTarget
+from penstock.io.bigtable.sink.options import BigtableSinkOptions
+from penstock.io.bigtable.sink.target import BigtableTarget
 from penstock.io.bigtable.source import EMULATOR_VARIABLE, Connection
 from penstock.io.staging.connector import Connector
-from penstock.io.staging.retry import UNAVAILABLE_SECONDS
-from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
+from penstock.io.staging.send_after_commit import SendAfterCommit
 
 
 def connector_of(target: BigtableTarget) -> Connector:
@@ -21,7 +19,7 @@ def connector_of(target: BigtableTarget) -> Connector:
     )
 
 
-class WriteToBigtable(SendAfterCommit):
+class WriteToBigtable(BigtableSinkOptions, SendAfterCommit):
     """Replicate the changes of a Bigtable table into another one, with their cell timestamps.
 
         events | WriteToBigtable(project="p", instance="i", table="copy")
@@ -45,46 +43,15 @@ class WriteToBigtable(SendAfterCommit):
     What repeats: requests, which change nothing.
     Watermark: each event holds the output watermark until its row is written.
     State: for each shard the events since the last commit, or of the last `roll_seconds`.
-
-    Args:
-        project: the Google Cloud project of the target.
-        instance: the Bigtable instance of the target.
-        table: the target table. It exists already.
-        app_profile: an app profile with single-cluster routing that allows transactional writes.
-        version_family: the column family of versions.
-        emulator_host: ``host:port`` of an emulator.
-        shards: how many batches are written at the same time.
-        roll_seconds: how long, in seconds of processing time, events are collected before they are sent; 0 sends with
-            every epoch.
-        staging: a folder or URL for staged batches; None: in the checkpoint.
-        unavailable_seconds: how long, in seconds, a service that does not answer is asked again before the epoch fails.
     """
 
-    def __init__(
-        self,
-        *,
-        project: str,
-        instance: str,
-        table: str,
-        app_profile: str = "default",
-        version_family: str = VERSION_FAMILY,
-        emulator_host: str | None = None,
-        shards: int = SHARDS,
-        roll_seconds: float = 0,
-        staging: str | os.PathLike[str] | None = None,
-        unavailable_seconds: float = UNAVAILABLE_SECONDS,
-    ) -> None:
+    def __post_init__(self) -> None:
         connection = Connection.from_arguments(
             EMULATOR_VARIABLE,
-            emulator_host=emulator_host,
+            emulator_host=self.emulator_host,
             api_endpoint=None,
             credentials=None,
-            app_profile=app_profile,
+            app_profile=self.app_profile,
         )
-        super().__init__(
-            connector_of(BigtableTarget(project, instance, table, connection, version_family)),
-            shards=shards,
-            roll_seconds=roll_seconds,
-            staging=staging,
-            unavailable_seconds=unavailable_seconds,
-        )
+        target = BigtableTarget(self.project, self.instance, self.table, connection, self.version_family)
+        SendAfterCommit.__init__(self, connector_of(target), options=self)

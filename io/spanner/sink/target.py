@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TRANSACTION_TAG = "penstock-replica"
-"""The tag of the sink's transactions. A reader of the target's change stream leaves them out by it."""
+from penstock.io.spanner.sink.options import TRANSACTION_TAG
 
 
 @dataclass(frozen=True, slots=True)
 class SpannerTarget:
-    """See `WriteToSpanner`, whose arguments these are."""
+    """See `SpannerSinkOptions`."""
 
     project: str
     instance: str

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 from penstock.errors import UsageError
-from penstock.io.spanner.sink.target import TRANSACTION_TAG, SpannerTarget
+from penstock.io.spanner.sink.options import SpannerSinkOptions
+from penstock.io.spanner.sink.target import SpannerTarget
 from penstock.io.staging.connector import Connector
-from penstock.io.staging.retry import UNAVAILABLE_SECONDS
-from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
+from penstock.io.staging.send_after_commit import SendAfterCommit
 
 
 def connector_of(target: SpannerTarget) -> Connector:
@@ -21,7 +19,7 @@ def connector_of(target: SpannerTarget) -> Connector:
     )
 
 
-class WriteToSpanner(SendAfterCommit):
+class WriteToSpanner(SpannerSinkOptions, SendAfterCommit):
     """Maintain tables of Spanner as a replica of the source's tables. Exactly once.
 
         events | WriteToSpanner(project="p", instance="i", database="copy")
@@ -44,46 +42,19 @@ class WriteToSpanner(SendAfterCommit):
     Watermark: each event holds the output watermark until its transaction is committed.
     State: for each shard the events since the last commit, or of the last `roll_seconds`.
 
-    Args:
-        project: the Google Cloud project of the target.
-        instance: the Spanner instance of the target.
-        database: the target database, of the dialect GoogleSQL. It has the tables already.
-        transaction_tag: the tag of the sink's transactions.
-        tombstone_days: how long the versions of deleted rows stay. At least the retention of the change stream and the
-            age at which dead letters are replayed.
-        emulator_host: ``host:port`` of an emulator.
-        shards: how many transactions run at the same time.
-        roll_seconds: how long, in seconds of processing time, events are collected before they are sent; 0 sends with
-            every epoch.
-        staging: a folder or URL for staged batches; None: in the checkpoint.
-        unavailable_seconds: how long, in seconds, a service that does not answer is asked again before the epoch fails.
-
     Raises:
         UsageError: an argument is wrong (at construction).
     """
 
-    def __init__(
-        self,
-        *,
-        project: str,
-        instance: str,
-        database: str,
-        transaction_tag: str = TRANSACTION_TAG,
-        tombstone_days: int = 7,
-        emulator_host: str | None = None,
-        shards: int = SHARDS,
-        roll_seconds: float = 0,
-        staging: str | os.PathLike[str] | None = None,
-        unavailable_seconds: float = UNAVAILABLE_SECONDS,
-    ) -> None:
-        if not isinstance(tombstone_days, int) or tombstone_days < 1:
-            raise UsageError(f"tombstone_days must be 1 or more, got {tombstone_days!r}.")
-        super().__init__(
-            connector_of(
-                SpannerTarget(project, instance, database, transaction_tag, tombstone_days, emulator_host)
-            ),
-            shards=shards,
-            roll_seconds=roll_seconds,
-            staging=staging,
-            unavailable_seconds=unavailable_seconds,
+    def __post_init__(self) -> None:
+        if not isinstance(self.tombstone_days, int) or self.tombstone_days < 1:
+            raise UsageError(f"tombstone_days must be 1 or more, got {self.tombstone_days!r}.")
+        target = SpannerTarget(
+            self.project,
+            self.instance,
+            self.database,
+            self.transaction_tag,
+            self.tombstone_days,
+            self.emulator_host,
         )
+        SendAfterCommit.__init__(self, connector_of(target), options=self)

@@ -15,7 +15,8 @@ from penstock.attempt import DriverToken
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.sink import sender as sender_module
-from penstock.io.spanner.sink.target import TRANSACTION_TAG, SpannerTarget
+from penstock.io.spanner.sink.options import TRANSACTION_TAG
+from penstock.io.spanner.sink.target import SpannerTarget
 from penstock.io.spanner.sink.write import connector_of
 from penstock.io.staging.delivery import Delivery, LedgerConflictError, Refusal, Sent, TargetUnavailableError
 from penstock_emulators.spanner import SpannerEmulator

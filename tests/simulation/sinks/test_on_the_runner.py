@@ -31,6 +31,7 @@ from penstock.io.staging import (
     TooManyDeadLettersError,
     is_delivered,
 )
+from penstock.io.staging.options import SendOptions
 from penstock.publish import PublishOnDriver
 from penstock.runner.protocol import EpochFailedError
 from penstock.runner.protocol.record import CommitRecord
@@ -137,7 +138,10 @@ EXPECTED = by_key([(event.key["k"], event.after["n"]) for event in EVENTS])
 
 def test_each_event_is_sent_once_and_in_order_if_every_driver_dies_after_its_first_commit(target, tmp_path):
     run_with_a_kill_after_each_commit(
-        tmp_path, lambda p: p | beam.Create(EVENTS, reshuffle=False) | SendAfterCommit(target, shards=3)
+        tmp_path,
+        lambda p: (
+            p | beam.Create(EVENTS, reshuffle=False) | SendAfterCommit(target, options=SendOptions(shards=3))
+        ),
     )
     assert by_key(target.rows()) == EXPECTED
 
@@ -149,7 +153,11 @@ def test_a_checkpoint_and_its_copy_do_not_both_write_to_one_target(target, tmp_p
         stream = TestStream()
         for begin in range(0, len(EVENTS), 5):
             stream = stream.add_elements(EVENTS[begin : begin + 5])
-        _ = p | stream.advance_watermark_to_infinity() | SendAfterCommit(target, shards=1)
+        _ = (
+            p
+            | stream.advance_watermark_to_infinity()
+            | SendAfterCommit(target, options=SendOptions(shards=1))
+        )
 
     run_stream(build, folder=tmp_path / "original", stop=lambda record: record.number >= 3)
     shutil.copytree(tmp_path / "original", tmp_path / "copy")
@@ -166,7 +174,9 @@ def test_a_batch_that_is_too_large_for_its_publication_is_staged_in_the_checkpoi
     monkeypatch.setattr("penstock.io.staging.roll_batches.INLINE_BYTES", 0)
     staged: list[Path] = []
     run_stream(
-        lambda p: p | beam.Create(EVENTS, reshuffle=False) | SendAfterCommit(target, shards=3),
+        lambda p: (
+            p | beam.Create(EVENTS, reshuffle=False) | SendAfterCommit(target, options=SendOptions(shards=3))
+        ),
         folder=tmp_path,
         on_commit=lambda record, folder: staged.extend(folder.glob("checkpoint/staging/.*/*/*/g*")),
     )
@@ -180,7 +190,7 @@ def test_a_refused_row_goes_to_the_error_output_and_the_rest_of_its_batch_is_del
 
     def build(p: beam.Pipeline) -> None:
         events = p | beam.Create(EVENTS, reshuffle=False)
-        _, refused = events | SendAfterCommit(target, shards=3).with_exception_handling()
+        _, refused = events | SendAfterCommit(target, options=SendOptions(shards=3)).with_exception_handling()
         _ = refused | "Publish" >> PublishOnDriver(_Append(str(tmp_path / "refused")))
 
     run_with_a_kill_after_each_commit(tmp_path, build)
@@ -197,7 +207,10 @@ def test_without_an_error_output_a_refused_row_stops_the_pipeline_with_its_posit
         Exception, match=rf"SQLite refuses the UPDATE of a row of t at position {POISONED}-"
     ) as failed:
         run_stream(
-            lambda p: p | beam.Create(EVENTS, reshuffle=False) | SendAfterCommit(target), folder=tmp_path
+            lambda p: (
+                p | beam.Create(EVENTS, reshuffle=False) | SendAfterCommit(target, options=SendOptions())
+            ),
+            folder=tmp_path,
         )
     assert isinstance(failed.value.__cause__, RowRefusedError)
     assert all(number != POISONED for _, number in target.rows())
@@ -208,7 +221,9 @@ def test_max_dead_letters_stops_the_pipeline(target, tmp_path):
 
     def build(p: beam.Pipeline) -> None:
         events = p | beam.Create(EVENTS, reshuffle=False)
-        _ = events | SendAfterCommit(target).with_exception_handling(max_dead_letters=1)
+        _ = events | SendAfterCommit(target, options=SendOptions()).with_exception_handling(
+            max_dead_letters=1
+        )
 
     with pytest.raises(Exception, match="max_dead_letters=1") as failed:
         run_stream(build, folder=tmp_path)

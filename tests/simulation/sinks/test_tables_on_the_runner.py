@@ -19,6 +19,7 @@ from penstock.io.delta.target import DeltaTarget
 from penstock.io.iceberg import WriteToIceberg
 from penstock.io.staging.batch import EventBlocks, StagedBatch
 from penstock.io.staging.coders import RecordBlockCoder
+from penstock.io.staging.options import StagingOptions
 from penstock.io.staging.publish_epochs import PublishEpochs
 from tests.simulation.stream import run_stream
 from tests.support.key_histories import KeyHistory
@@ -103,7 +104,9 @@ def test_all_events_of_an_epoch_are_one_batch_in_the_order_of_the_table(tmp_path
     Published.calls = []
     run_stream(
         lambda p: (
-            p | stream_of(history.events[:40], history.events[40:]) | publish_tables(Published(), 0, None)
+            p
+            | stream_of(history.events[:40], history.events[40:])
+            | publish_tables(Published(), options=StagingOptions())
         ),
         folder=tmp_path,
     )
@@ -123,7 +126,7 @@ def test_events_that_a_checkpoint_of_four_shards_holds_come_before_those_of_one_
         _ = p | stream_of(*parts) | "Publish" >> PublishEpochs(target, format, shards=4, roll_seconds=3600)
 
     def with_one_shard(p: beam.Pipeline) -> None:
-        _ = p | stream_of(*parts) | "Publish" >> publish_tables(target, 0, None)
+        _ = p | stream_of(*parts) | "Publish" >> publish_tables(target, options=StagingOptions())
 
     parts = (history.events[:40], history.events[40:60], history.events[60:])
     read = 0

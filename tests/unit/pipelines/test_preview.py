@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, get_origin
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -17,14 +16,14 @@ from penstock.io.delta.target import DeltaTarget
 from penstock.io.staging.publish_epochs import PublishEpochs
 from penstock.io.staging.send_after_commit import SendAfterCommit
 from penstock.io.staging.transform import WriteStagedFiles
-from penstock.options import arguments_of
 from penstock.pipelines.preview import CHANGE, Preview, Shown, _collect, _encode, _events_as_json
-from penstock.pipelines.sinks import SINKS, SinkKind
+from penstock.pipelines.sinks import SINKS
 from penstock.pipelines.source_to_sink import build
 from penstock.pipelines.sources import SOURCES
 from penstock.templates.template import templates
 from penstock.transforms.formats.debezium import DebeziumFormat
 from tests.unit.formats.events import event_of, schema_of
+from tests.unit.pipelines.examples import made_with_examples
 from tests.unit.tables.test_delta import publish
 
 PRICE = ColumnType(Kind.DECIMAL, "NUMERIC", 10, 2)
@@ -40,23 +39,13 @@ CELLS = event_of(
 )
 
 
-def sink(name: str, **given: Any) -> Any:
-    """Return a sink made with its examples."""
-    kind: SinkKind = SINKS[name]
-    known = arguments_of(kind.transform())
-    examples: dict[str, Any] = {
-        each: dict([text.split("=", 1)]) if get_origin(known[each].type) is Mapping else text
-        for each, text in kind.examples.items()
-    }
-    if kind.takes == "records":
-        examples["format"] = DebeziumFormat("shop")
-    return kind.transform()(**{**examples, **given})
-
-
 def shown(name: str, event: ChangeEvent, **given: Any) -> list[Any]:
     """Return the JSON that a preview prints for an event."""
     format = DebeziumFormat("shop") if SINKS[name].takes == "records" else None
-    return [json.loads(text) for text in _events_as_json(sink(name, **given).preview, format, event)]
+    return [
+        json.loads(text)
+        for text in _events_as_json(made_with_examples(SINKS[name], **given).preview, format, event)
+    ]
 
 
 @pytest.mark.parametrize("event", [INSERT, UPDATE, DELETE], ids=["insert", "update", "delete"])

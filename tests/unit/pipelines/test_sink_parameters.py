@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from penstock.options import Argument
 from penstock.pipelines.sinks import SINKS, SinkKind
 from penstock.pipelines.source_to_sink import _target
 from penstock.templates.template import templates
@@ -19,14 +18,7 @@ KINDS = pytest.mark.parametrize(("name", "kind"), SINKS.items())
 def made_with(kind: SinkKind, given: dict[str, Any]) -> dict[str, Any]:
     """Return what the transform gets for these parameters."""
     found: dict[str, Any] = {}
-    known = kind.arguments()
-
-    class Noting(SinkKind):
-        def arguments(self) -> dict[str, Argument]:
-            return known
-
-    values = {each.name: getattr(kind, each.name) for each in dataclasses.fields(kind)}
-    noting = Noting(**{**values, "transform": lambda: lambda **given: found.update(given)})
+    noting = dataclasses.replace(kind, transform=lambda: lambda **given: found.update(given))
     _target(noting, given)
     return found
 

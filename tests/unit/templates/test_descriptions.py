@@ -12,7 +12,7 @@ from penstock.cli.json_schema import json_schema
 from penstock.options import arguments_of
 from penstock.templates.parameter import Parameter
 from penstock.templates.template import Template, templates
-from tools.template_page import DOCS, TRANSFORMS, page, with_arguments
+from tools.template_page import ARGUMENTS, DOCS, page, with_arguments
 
 SHIPPED = pytest.mark.parametrize("template", templates().values(), ids=templates())
 
@@ -51,11 +51,12 @@ def test_the_page_equals_the_descriptions_in_the_code() -> None:
     assert written == page(), "run: python tools/template_page.py"
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_the_page_of_a_source_has_the_arguments_that_it_declares(name: str) -> None:
-    written = (DOCS / name).read_text("utf-8")
-    assert written == with_arguments(written, TRANSFORMS[name]), "run: python tools/template_page.py"
-    assert all(each.help for each in arguments_of(TRANSFORMS[name]).values())
+@pytest.mark.parametrize(("name", "heading"), ARGUMENTS)
+def test_the_page_of_a_transform_has_the_arguments_that_it_declares(name: str, heading: str) -> None:
+    written, declared = (DOCS / name).read_text("utf-8"), ARGUMENTS[name, heading]
+    assert f"\n## {heading}\n" in written
+    assert written == with_arguments(written, heading, declared), "run: python tools/template_page.py"
+    assert all(each.help for each in arguments_of(declared).values())
 
 
 def test_the_page_has_every_parameter_of_every_template() -> None:

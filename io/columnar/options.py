@@ -1,0 +1,25 @@
+"""The options that sinks of files with columns and of tables share; see `penstock.options`. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.io.columnar.table_rows import Mode
+from penstock.io.staging.options import SchemaChangeOptions, StagingOptions, TombstoneOptions
+from penstock.options import options
+
+ParquetCompression = Literal["zstd", "snappy", "gzip", "none"]
+AvroCompression = Literal["deflate", "none"]
+"""What fastavro writes without a further package."""
+
+
+@options
+class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
+    """How the changes of an epoch become one commit of a table."""
+
+    mode: Mode = "current"
+    """Rows of a table: one for each change (log), one for each primary key (current), or one for each version of a row
+    (history)."""
+    roll_seconds: float = 10
+    """Time, in seconds of processing time, for which events are collected before a commit; 0: one commit for each
+    epoch."""

@@ -1,0 +1,29 @@
+"""The options of the Spark sink, each declared once; see `penstock.options`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any, Literal
+
+from penstock.io.staging.options import StagingOptions
+from penstock.options import options
+
+ForEachEpoch = Callable[[Any, int], object]
+"""A function of a DataFrame and the epoch's number, as the function of `foreachBatch`."""
+
+Images = Literal["json", "struct"]
+
+
+@options
+class SparkSinkOptions(StagingOptions):
+    """The options of `WriteToSpark`."""
+
+    for_each_epoch: ForEachEpoch = field(kw_only=False)
+    """Function (dataframe, epoch_id). It must be picklable: a function of a module, or one that cloudpickle takes
+    along."""
+    images: Images = "json"
+    """With json, `key`, `before` and `after` are JSON text, for events of any tables. With struct they are structs, for
+    events of one table."""
+    shards: int = 4
+    """Number of files that an epoch has at most, which are the partitions of the DataFrame."""

@@ -1,0 +1,23 @@
+"""The options of the SQL sink, each declared once; see `penstock.options`. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Literal
+
+from penstock.io.staging.options import SendOptions, TargetTableOptions, TombstoneOptions
+from penstock.options import Accepts, options
+
+Mode = Literal["current", "log"]
+
+
+@options
+class SqlSinkOptions(TargetTableOptions, TombstoneOptions, SendOptions):
+    """The options of `WriteToSql`."""
+
+    dsn: Annotated[str, Accepts(example="${env:TARGET_DSN}")] = field(kw_only=False)
+    """Connection string of libpq. A password belongs in PGPASSWORD, in ~/.pgpass, or in a reference to a secret."""
+    mode: Mode = "current"
+    """Whether the sink maintains a replica (current) or appends every event (log)."""
+    schema: str = "public"
+    """Schema of the target tables, of the ledger and of the table of truncations."""

@@ -1,0 +1,65 @@
+"""The options that several sinks have, each declared once; see `penstock.options`. Pure.
+
+A sink inherits the classes that fit, and declares a field again only where its target differs: another default or text.
+"""
+
+from __future__ import annotations
+
+import os
+
+from penstock.event.schema_changes import Policy
+from penstock.options import Options, options
+
+UNAVAILABLE_SECONDS = 600.0
+"""How long work is repeated for a target that does not answer."""
+
+
+@options
+class StagingOptions(Options):
+    """Where events are between the commit of their epoch and the target, and how long they are collected."""
+
+    roll_seconds: float = 0
+    """Time, in seconds of processing time, for which events are collected before they are sent; 0 sends with every
+    epoch."""
+    staging: str | os.PathLike[str] | None = None
+    """Folder or URL for staged batches. All workers must reach it, and only the user of the pipeline should be able to
+    read it. Default: in the checkpoint."""
+
+
+@options
+class SendOptions(StagingOptions):
+    """How batches are sent; see `SendAfterCommit`."""
+
+    shards: int = 4
+    """Number of batches that are sent at the same time, each in a transaction of its own if the target has
+    transactions. More than the number of tasks has no effect."""
+    unavailable_seconds: float = UNAVAILABLE_SECONDS
+    """Time, in seconds, for which a target that does not answer is asked again before the epoch fails."""
+
+
+@options
+class SchemaChangeOptions(Options):
+    """How a target with columns follows the columns of the source; see `penstock.event.schema_changes`."""
+
+    schema_changes: Policy = "evolve"
+    """What happens when the source has new columns or wider types: evolve alters the table, ignore leaves it and drops
+    new columns, stop fails the pipeline."""
+
+
+@options
+class TargetTableOptions(SchemaChangeOptions):
+    """The tables of a database that the sink writes to."""
+
+    table: str = "{table}"
+    """Name of a target table; ``{table}``, ``{schema}`` and ``{database}`` are the names of the source."""
+    create_tables: bool = True
+    """Whether to create tables that are missing."""
+
+
+@options
+class TombstoneOptions(Options):
+    """How long a target knows that a row was deleted."""
+
+    tombstone_seconds: float = 7 * 86_400
+    """Time, in seconds of commit time, for which the tombstone of a deleted row stays in the mode current. At least the
+    retention of the change stream and the age at which dead letters are replayed."""
