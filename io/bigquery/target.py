@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from penstock.event.model import Source
 from penstock.event.schema_changes import Policy
-from penstock.io.bigquery.options import Mode, Nanoseconds
+from penstock.io.bigquery.options import BigQuerySinkOptions, Mode, Nanoseconds
 from penstock.io.change_streams.credentials import GoogleLogin
 
 MESSAGES = "penstock_messages"
@@ -19,14 +19,14 @@ class BigQueryTarget:
 
     project: str
     dataset: str
-    mode: Mode = "log"
-    table: str = "{table}"
-    schema_changes: Policy = "evolve"
-    create_tables: bool = True
-    max_staleness_seconds: int = 900
-    nanoseconds: Nanoseconds = "refuse"
-    endpoint: str | None = None
-    write_endpoint: str | None = None
+    mode: Mode = BigQuerySinkOptions.mode
+    table: str = BigQuerySinkOptions.table
+    schema_changes: Policy = BigQuerySinkOptions.schema_changes
+    create_tables: bool = BigQuerySinkOptions.create_tables
+    max_staleness_seconds: int = BigQuerySinkOptions.max_staleness_seconds
+    nanoseconds: Nanoseconds = BigQuerySinkOptions.nanoseconds
+    endpoint: str | None = BigQuerySinkOptions.endpoint
+    write_endpoint: str | None = BigQuerySinkOptions.write_endpoint
     login: GoogleLogin = field(default_factory=GoogleLogin)
 
     @property

@@ -46,9 +46,6 @@ _ROW_COLUMNS = (
 )
 _HISTORY_COLUMNS = (*_ROW_COLUMNS, Column(VALID_TO, _TIME), Column(ENDED_BY, _TEXT))
 
-TOMBSTONE_SECONDS = 7 * 86_400.0
-"""How long tombstones stay, unless the user says otherwise."""
-
 # A hundredth: with tombstones of a week the table is read for it about every 100 minutes.
 _FORGET_PART = 100
 """Tombstones are removed whenever the newest change is this part of their age further, because that reads the table."""

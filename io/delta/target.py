@@ -38,7 +38,6 @@ from penstock.io.columnar.table_rows import (
     DELETED,
     KEY,
     TIMESTAMP,
-    TOMBSTONE_SECONDS,
     VALID_TO,
     VERSION,
     Mode,
@@ -48,6 +47,7 @@ from penstock.io.columnar.table_target import EpochTableTarget, TableCommit
 from penstock.io.delta.errors import DeltaTargetError, classify_error
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
+from penstock.io.staging.options import TombstoneOptions
 from penstock.tables import EVERY_TABLE, TableSelection
 
 _EPOCH_BITS = 32
@@ -64,7 +64,7 @@ class DeltaTarget(EpochTableTarget):
     schema_changes: Policy
     # Not in the repr, because it may contain credentials.
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    tombstone_seconds: float = TOMBSTONE_SECONDS
+    tombstone_seconds: float = TombstoneOptions.tombstone_seconds
     selection: TableSelection = EVERY_TABLE
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
 

@@ -37,7 +37,6 @@ from penstock.io.columnar.table_rows import (
     DELETED,
     KEY,
     TIMESTAMP,
-    TOMBSTONE_SECONDS,
     VALID_TO,
     VERSION,
     Mode,
@@ -47,6 +46,7 @@ from penstock.io.columnar.table_target import EpochTableTarget, TableCommit
 from penstock.io.iceberg.errors import IcebergTargetError, classify_error, not_configured
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
+from penstock.io.staging.options import TombstoneOptions
 from penstock.tables import EVERY_TABLE, TableSelection
 
 
@@ -82,7 +82,7 @@ class IcebergTarget(EpochTableTarget):
     schema_changes: Policy
     # Not in the repr, because they may contain credentials.
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    tombstone_seconds: float = TOMBSTONE_SECONDS
+    tombstone_seconds: float = TombstoneOptions.tombstone_seconds
     selection: TableSelection = EVERY_TABLE
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
 

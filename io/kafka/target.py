@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.io.kafka.options import Guarantee
+from penstock.io.kafka.options import Guarantee, KafkaSinkOptions
 from penstock.io.staging.format import Format
 
 _TRANSACTION_MS = 60_000
@@ -19,13 +19,13 @@ class KafkaTarget:
 
     bootstrap_servers: str
     format: Format = field(repr=False)
-    topic: str = "{topic}"
-    guarantee: Guarantee = "transactional"
-    create_topics: bool = True
-    partitions: int = -1
-    replication_factor: int = -1
+    topic: str = KafkaSinkOptions.topic
+    guarantee: Guarantee = KafkaSinkOptions.guarantee
+    create_topics: bool = KafkaSinkOptions.create_topics
+    partitions: int = KafkaSinkOptions.partitions
+    replication_factor: int = KafkaSinkOptions.replication_factor
     topic_config: tuple[tuple[str, str], ...] = ()
-    ledger_topic: str = "penstock-ledger"
+    ledger_topic: str = KafkaSinkOptions.ledger_topic
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property

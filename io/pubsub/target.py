@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from penstock.io.pubsub.options import PubSubSinkOptions
 from penstock.io.staging.format import Format
 
 
@@ -14,9 +15,9 @@ class PubSubTarget:
     project: str
     topic: str
     format: Format = field(repr=False)
-    ordering: bool = True
-    create_topics: bool = False
-    endpoint: str | None = None
+    ordering: bool = PubSubSinkOptions.ordering
+    create_topics: bool = PubSubSinkOptions.create_topics
+    endpoint: str | None = PubSubSinkOptions.endpoint
 
     @property
     def name(self) -> str:

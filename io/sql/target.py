@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from penstock.event.model import ChangeEvent, Source
 from penstock.event.schema_changes import Policy
-from penstock.io.sql.options import Mode
+from penstock.io.sql.options import Mode, SqlSinkOptions
 from penstock.io.sql.statements import TableName
 
 
@@ -15,12 +15,12 @@ class SqlTarget:
     """See `SqlSinkOptions`. The dsn may have a password, so it is not shown."""
 
     dsn: str = field(repr=False)
-    mode: Mode = "current"
-    schema: str = "public"
-    table: str = "{table}"
-    schema_changes: Policy = "evolve"
-    create_tables: bool = True
-    tombstone_seconds: float = 7 * 86_400
+    mode: Mode = SqlSinkOptions.mode
+    schema: str = SqlSinkOptions.schema
+    table: str = SqlSinkOptions.table
+    schema_changes: Policy = SqlSinkOptions.schema_changes
+    create_tables: bool = SqlSinkOptions.create_tables
+    tombstone_seconds: float = SqlSinkOptions.tombstone_seconds
 
     @property
     def name(self) -> str:

@@ -7,8 +7,6 @@ from typing import Annotated
 from penstock.io.staging.options import SendOptions
 from penstock.options import Accepts, options
 
-VERSION_FAMILY = "penstock"
-
 
 @options
 class BigtableSinkOptions(SendOptions):
@@ -22,7 +20,7 @@ class BigtableSinkOptions(SendOptions):
     """Target table. It exists already."""
     app_profile: str = "default"
     """App profile with single-cluster routing that allows transactional writes."""
-    version_family: str = VERSION_FAMILY
+    version_family: str = "penstock"
     """Column family of versions."""
     emulator_host: str | None = None
     """``host:port`` of an emulator. Default: BIGTABLE_EMULATOR_HOST, if it is set."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.io.bigtable.sink.options import VERSION_FAMILY
+from penstock.io.bigtable.sink.options import BigtableSinkOptions
 from penstock.io.bigtable.source import Connection
 
 
@@ -16,7 +16,7 @@ class BigtableTarget:
     instance: str
     table: str
     connection: Connection
-    version_family: str = VERSION_FAMILY
+    version_family: str = BigtableSinkOptions.version_family
 
     @property
     def table_path(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.io.spanner.sink.options import TRANSACTION_TAG
+from penstock.io.spanner.sink.options import SpannerSinkOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +14,9 @@ class SpannerTarget:
     project: str
     instance: str
     database: str
-    transaction_tag: str = TRANSACTION_TAG
-    tombstone_days: int = 7
-    emulator_host: str | None = None
+    transaction_tag: str = SpannerSinkOptions.transaction_tag
+    tombstone_days: int = SpannerSinkOptions.tombstone_days
+    emulator_host: str | None = SpannerSinkOptions.emulator_host
 
     @property
     def name(self) -> str:
