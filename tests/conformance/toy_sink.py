@@ -31,6 +31,9 @@ from penstock.io.staging.preview import Written
 from penstock.io.staging.send_after_commit import SendAfterCommit
 from penstock.options import Accepts, options
 
+TRANSACTION_ROWS = 1000
+"""Rows of one transaction. A larger batch needs several."""
+
 
 class Row(NamedTuple):
     """A row of the target: the change of one row of the source."""
@@ -42,19 +45,27 @@ class Row(NamedTuple):
     timestamp: int
 
 
+class Progress(NamedTuple):
+    """The entry of a writer in the ledger: its last delivery, how many rows of it are written, and its result."""
+
+    position: LedgerEntry | None = None
+    done: int = 0
+    sent: Sent = Sent()
+
+
 @dataclass
 class Database:
     """The service. Each transaction is a request; a test sets `request` to lose some of them."""
 
     rows: list[Row] = field(default_factory=list)
-    ledger: dict[str, tuple[LedgerEntry, Sent]] = field(default_factory=dict)
-    request: Callable[[Callable[[], Sent]], Sent] = lambda transaction: transaction()
+    ledger: dict[str, Progress] = field(default_factory=dict)
+    request: Callable[[Callable[[], Progress]], Progress] = lambda transaction: transaction()
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, transaction: Callable[[], Sent]) -> Sent:
+    def run(self, transaction: Callable[[], Progress]) -> Progress:
         """Run a transaction: no other one runs at the same time."""
 
-        def locked() -> Sent:
+        def locked() -> Progress:
             with self._lock:
                 return transaction()
 
@@ -120,18 +131,24 @@ class MemorySender:
                 refused.append(Refusal(index, str(error)))
         if refused and not self._skip_refused:
             raise RefusalError(refused[0])
-        database, sent = self._database, Sent(tuple(refused))
+        database = self._database
 
-        def transaction() -> Sent:
+        def transaction() -> Progress:
             # The ledger is read in the transaction that writes the rows: another driver may have sent them since.
-            entry, before = database.ledger.get(delivery.writer, (None, Sent()))
-            if is_delivered(entry, delivery):
-                return before
-            database.rows += rows
-            database.ledger[delivery.writer] = (delivery.position, sent)
-            return sent
+            progress = database.ledger.get(delivery.writer, Progress())
+            if progress.position != delivery.position:
+                if is_delivered(progress.position, delivery):
+                    return progress
+                progress = Progress(delivery.position, 0, Sent(tuple(refused)))
+            end = min(progress.done + TRANSACTION_ROWS, len(rows))
+            database.rows += rows[progress.done : end]
+            database.ledger[delivery.writer] = progress._replace(done=end)
+            return database.ledger[delivery.writer]
 
-        return database.run(transaction)
+        progress = database.run(transaction)
+        while progress.position == delivery.position and progress.done < len(rows):
+            progress = database.run(transaction)
+        return progress.sent
 
     def close(self) -> None:
         """Nothing is open."""

@@ -18,7 +18,7 @@ from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning import graph
 from penstock.runner.planning.checks import refuse_unsupported
 from penstock.runner.protocol.coordinator import Coordinator, wall_clock_us
-from penstock.runner.protocol.loop import run_epochs
+from penstock.runner.protocol.loop import Epoch, run_epochs
 from penstock.runner.protocol.record import CommitRecord
 from penstock.runner.protocol.record_codec import INLINE_BYTES
 from penstock.runner.store.checkpoint import Checkpoint
@@ -39,10 +39,11 @@ def run_stream(
     dropped: Collection[str] = (),
     now_us: Callable[[], int] = wall_clock_us,
     inline_bytes: int = INLINE_BYTES,
+    faulty: Callable[[Epoch], Epoch] = lambda epoch: epoch,
 ) -> CommitRecord:
     """Build a pipeline and run its epochs to the end, or until `stop` says so; return the last record.
 
-    A record whose lists have more than `inline_bytes` has them in a side file.
+    A record whose lists have more than `inline_bytes` has them in a side file. `faulty` may let tries of epochs fail.
 
     `on_commit` gets each record and the folder that has the checkpoint: `folder`, or one that goes when it is done.
     """
@@ -74,7 +75,7 @@ def run_stream(
             draining=draining,
         )
         record = run_epochs(
-            coordinator, driver, retries=0, stop=stop, on_commit=lambda record: on_commit(record, home)
+            coordinator, faulty(driver), retries=0, stop=stop, on_commit=lambda record: on_commit(record, home)
         )
         driver.finalize_bundles(record)
         return record

