@@ -341,6 +341,6 @@ def test_the_base_install_brings_no_cloud_clients_and_no_libraries_of_the_comman
     imports = "; ".join(f"import {name}" for name in WITHOUT_EXTRAS)
     run(program, "-c", imports, folder=tmp_path)
     command = [str(tmp_path / "environment" / "bin" / "penstock"), "list"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2, done.stderr
     assert "pip install '.[cli]'" in done.stderr

@@ -75,7 +75,11 @@ def run_stream(
             draining=draining,
         )
         record = run_epochs(
-            coordinator, faulty(driver), retries=0, stop=stop, on_commit=lambda record: on_commit(record, home)
+            coordinator,
+            faulty(driver),
+            retries=0,
+            stop=stop,
+            on_commit=lambda record: on_commit(record, home),
         )
         driver.finalize_bundles(record)
         return record

@@ -21,6 +21,8 @@ from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibi
 from avro.schema import parse
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
+from tests.support.waiting import join
+
 
 class SchemaRegistryServer:
     """Start it as a context; `url` is valid inside. `down` makes every answer HTTP 503."""
@@ -65,7 +67,7 @@ class SchemaRegistryServer:
     def __exit__(self, *error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        join(self._thread)
 
     def set_compatibility(self, subject: str, level: str) -> None:
         self._levels[subject] = level

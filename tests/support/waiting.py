@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -21,3 +22,15 @@ def wait_until(
     while not met():
         assert time.monotonic() < end, what() if callable(what) else what
         time.sleep(every)
+
+
+def join(*threads: threading.Thread) -> None:
+    """Return when all of these threads have ended.
+
+    Raises:
+        AssertionError: one of them still runs after `PATIENCE_SECONDS`.
+    """
+    end = time.monotonic() + PATIENCE_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+        assert not thread.is_alive(), f"{thread.name} did not end within {PATIENCE_SECONDS:.0f} s"

@@ -8,6 +8,7 @@ from pathlib import Path
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.remote import RemoteJob
 from tests.support.oracle.watermarks import Report
+from tests.support.waiting import join
 
 
 class WatermarkObserver:
@@ -28,7 +29,7 @@ class WatermarkObserver:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
+        join(self._thread)
 
     def _observe(self) -> None:
         while not self._ended.wait(0.1):

@@ -7,6 +7,8 @@ import threading
 
 from typing_extensions import Self
 
+from tests.support.waiting import join
+
 
 class WriterThreads:
     """Threads that call `write` until they are stopped. A subclass writes one change, or a few, in each call."""
@@ -17,7 +19,9 @@ class WriterThreads:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         """For what a subclass counts."""
-        self._threads = [threading.Thread(target=self._run, args=(seed,)) for seed in range(threads)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(seed,), daemon=True) for seed in range(threads)
+        ]
 
     def write(self, rng: random.Random, seed: int, number: int) -> None:
         """Write once. `number` counts the calls of the thread `seed`."""
@@ -34,8 +38,7 @@ class WriterThreads:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        for thread in self._threads:
-            thread.join()
+        join(*self._threads)
         assert not self.errors, self.errors[0]
 
     def _run(self, seed: int) -> None:

@@ -47,9 +47,13 @@ class ServerProcess:
     def runs(self) -> bool:
         return self._process.poll() is None
 
-    def wait(self) -> int:
-        """Wait for the end of the process; return its exit code, negative for a signal."""
-        return self._process.wait()
+    def wait(self, seconds: float | None = None) -> int:
+        """Wait for the end of the process; return its exit code, negative for a signal.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after `seconds`.
+        """
+        return self._process.wait(seconds)
 
     def address(self, deadline: float) -> str | None:
         """Return the ``localhost:port`` that the process prints after `READY`, or None at the deadline or its end."""

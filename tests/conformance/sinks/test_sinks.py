@@ -26,6 +26,7 @@ from tests.support.sinks import TARGETS
 from tests.support.sinks.network import Fate, Held, Network, ProcessKilled, lost
 from tests.support.sinks.queues import PubSub
 from tests.support.sinks.target import TargetUnderTest
+from tests.support.waiting import join
 
 SINKS: dict[str, type[TargetUnderTest]] = {"toy": Toy, **TARGETS, "bigquery": BigQueryInMemory}
 MARKERS = {
@@ -190,15 +191,15 @@ def end_of_paused_driver(run: SinkRun, number: int) -> BaseException | None:
         except BaseException as error:
             ends.append(error)
 
-    thread = threading.Thread(target=paused)
+    thread = threading.Thread(target=paused, daemon=True)
     thread.start()
     try:
-        assert held.wait(), "the run has fewer requests than the one before"
+        assert held.wait(), f"request {number} has not come: the run has fewer requests than the one before"
         run()
         waited = thread.is_alive()
     finally:
         held.release()
-        thread.join(120)
+        join(thread)
     assert not waited or ends, "the paused driver took itself for the current one"
     # A server may end the session of a paused driver, which then does not wait for the release.
     return ends[0] if ends else None

@@ -125,7 +125,7 @@ class Program:
         """End the whole group at once; harmless when it has ended. The JVM, a group of its own, notices it."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+            self.process.wait(60)
 
     def end(self) -> None:
         """End the whole session, also what the program has left behind."""

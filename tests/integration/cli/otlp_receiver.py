@@ -21,6 +21,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
+from tests.support.waiting import join
+
 Key = tuple[str, ...]
 """The name of a metric, then the values of its attributes."""
 
@@ -56,7 +58,7 @@ class OtlpReceiver:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        join(self._thread)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         pushes = self.pushes

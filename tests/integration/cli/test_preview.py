@@ -35,7 +35,7 @@ def preview(server: PostgresServer, penstock: list[str], folder: Path, *options:
     command = [*penstock, "run", "postgres-to-delta", "--set", "slot=penstock", "--set", "publication=shop"]
     command += ["--set", f"dsn={server.dsn()} password=secret-word", "--set", f"uri={folder}/lake/{{table}}"]
     command += ["--checkpoint-dir", str(folder / "checkpoint"), "--limit", "10", "--print"]
-    return subprocess.run([*command, *options], capture_output=True, text=True, check=False, cwd=folder)
+    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=180, cwd=folder)
 
 
 def slots(server: PostgresServer) -> list[Any]:

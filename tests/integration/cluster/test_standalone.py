@@ -148,7 +148,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with Penstock as a wheel, as users make one for `penstock package`."""
     folder = tmp_path_factory.mktemp("packed") / "environment"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=300)
     install = install_command(folder / "bin" / "python", *VERSIONS, f"{ROOT}[runner,s3]")
     subprocess.run(install, check=True, timeout=600)
     return folder
@@ -163,7 +163,7 @@ def other_python(tmp_path: Path) -> Path:
     assert program, (
         f"this test needs a Python of another version than {own}, as pythonX.Y on PATH or in pyenv"
     )
-    subprocess.run([program, "-m", "venv", str(tmp_path / version)], check=True)
+    subprocess.run([program, "-m", "venv", str(tmp_path / version)], check=True, timeout=300)
     return tmp_path / version
 
 

@@ -43,7 +43,7 @@ def test_the_server_can_be_read_with_what_the_command_prints_and_ends_with_ctrl_
     with started() as (process, printed):
         (psql,) = re.findall(r"^psql: +(.*)$", printed, re.MULTILINE)
         asked = subprocess.run(
-            ["bash", "-c", f"{psql} -X -A -t -c 'show wal_level'"], capture_output=True, text=True
+            ["bash", "-c", f"{psql} -X -A -t -c 'show wal_level'"], capture_output=True, text=True, timeout=60
         )
         assert asked.stdout.strip() == "logical", asked.stderr
         with psycopg.connect(dsn_of(printed), autocommit=True) as client:

@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.compat import UTC
 from tests.support.oracle.replay import read_table, read_types
+from tests.support.waiting import join
 
 PROJECT = INSTANCE = "penstock-test"
 TABLES = ("Things", "Others")
@@ -75,13 +76,13 @@ class Database:
             except BaseException as error:
                 errors.append(error)
 
-        thread = threading.Thread(target=guarded)
+        thread = threading.Thread(target=guarded, daemon=True)
         thread.start()
         try:
             yield stop
         finally:
             stop.set()
-            thread.join()
+            join(thread)
         assert not errors, errors[0]
 
     def _write(self, rng: random.Random, stop: threading.Event, pause: float) -> None:

@@ -84,7 +84,7 @@ def running_engines(server: PostgresServer, database: str) -> Iterator[dict[str,
             yield outputs
         finally:
             process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.wait(60)
     finally:
         shutil.rmtree(folder)
 
@@ -94,7 +94,7 @@ def compile_engine(folder: Path) -> str:
     project = shutil.copytree(PROJECT, folder / "project")
     path = folder / "class-path"
     goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={path}"]
-    subprocess.run(["mvn", "-q", "-B", *goals], cwd=project, check=True)
+    subprocess.run(["mvn", "-q", "-B", *goals], cwd=project, check=True, timeout=600)
     return f"{project / 'target' / 'classes'}:{path.read_text()}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ MAX_MIB = 40
 ROWS = 1_000_000
 SMALL_ROWS = 50_000
 """Rows that are read before, in transactions of 1,000: the buffer of the reader is full by then."""
+SECONDS = 1800
+"""How long a reader may need."""
 
 WAYS: dict[str, dict[str, str]] = {
     "stream": {},
@@ -73,7 +75,12 @@ def read_in_process(database: Database, rows: int, *, steps: int, **options: str
     source = {"dsn": database.dsn, "publication": "changes", "slot": database.slot, **options}
     given = {"source": source, "rows": rows, "small": SMALL_ROWS, "steps": steps}
     answer = subprocess.run(
-        [sys.executable, "-c", READ, json.dumps(given)], capture_output=True, text=True, check=False, cwd=ROOT
+        [sys.executable, "-c", READ, json.dumps(given)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=SECONDS,
     )
     assert answer.returncode == 0, answer.stderr
     found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
@@ -147,18 +154,15 @@ def most_mib_of_workers(database: Database, folder: Path, options: dict[str, str
     folder.mkdir()
     sets = [word for name, value in options.items() for word in ("--set", f"{name}={value}")]
     end = datetime.now(timezone.utc).timestamp()
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command(database, folder, end), *sets], stdout=log, stderr=log, start_new_session=True
-        )
-    most = 0.0
-    ended = threading.Event()
-    threading.Thread(target=lambda: (process.wait(), ended.set()), daemon=True).start()
-    while not ended.wait(0.1):
-        for pid in kill.session_members(process.pid):
-            if any("daemon" in word for word in command_of(str(pid))):
-                most = max(most, resident_mib(pid))
-    assert process.returncode == 0, (folder / "log").read_text()[-2000:]
+    most, deadline = 0.0, time.monotonic() + SECONDS
+    with kill.Run([*command(database, folder, end), *sets], log=folder / "log") as run:
+        while run.alive():
+            assert time.monotonic() < deadline, f"the pipeline did not end within {SECONDS} s"
+            for pid in kill.session_members(run.process.pid):
+                if any("daemon" in word for word in command_of(str(pid))):
+                    most = max(most, resident_mib(pid))
+            time.sleep(0.1)
+    assert run.process.returncode == 0, (folder / "log").read_text()[-2000:]
     assert most, "the pipeline had no Python worker"
     return most
 

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import PositionLostError, SetupError
 from penstock.spark.postgres import PostgresDataSource, PostgresSlices
+from tests.support.waiting import join
 
 
 def slices(database: Any, **options: str) -> PostgresSlices:
@@ -46,7 +47,7 @@ def test_slices_of_a_busy_log_lose_nothing_repeat_nothing_and_are_equal_when_rep
                     session.execute("insert into t values (%s, %s)", (number, number))
                     session.execute("update t set v = -v where id = %s", (number,))
 
-    writers = [threading.Thread(target=write, args=(1 + 1000 * each,)) for each in range(3)]
+    writers = [threading.Thread(target=write, args=(1 + 1000 * each,), daemon=True) for each in range(3)]
     before = stream.first(None)
     found: list[Any] = []
     for writer in writers:
@@ -64,8 +65,7 @@ def test_slices_of_a_busy_log_lose_nothing_repeat_nothing_and_are_equal_when_rep
             stream.commit(after)
         before = after
         batches += 1
-    for writer in writers:
-        writer.join()
+    join(*writers)
     inserted = [value for op, value, *_ in found if op == "CREATE"]
     updated = [value for op, value, *_ in found if op == "UPDATE"]
     expected = [number for first in (1, 1001, 2001) for number in range(first, first + 300)]

@@ -26,7 +26,7 @@ from tests.integration.postgres.test_kills import kill_python_worker
 from tests.support.oracle import kill
 from tests.support.oracle.kill import python
 from tests.support.oracle.lines import Line, read_lines
-from tests.support.waiting import wait_until
+from tests.support.waiting import join, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=30)]
 
@@ -46,7 +46,7 @@ class BenchWriters:
         self.transactions = 0
         self._dsn, self._stopped = dsn, threading.Event()
         draws = [random.Random(f"{seed}/{number}") for number in range(4)]
-        self._threads = [threading.Thread(target=self._run, args=(draw,)) for draw in draws]
+        self._threads = [threading.Thread(target=self._run, args=(draw,), daemon=True) for draw in draws]
         for thread in self._threads:
             thread.start()
 
@@ -58,8 +58,7 @@ class BenchWriters:
 
     def stop(self) -> None:
         self._stopped.set()
-        for thread in self._threads:
-            thread.join()
+        join(*self._threads)
 
     def _run(self, draw: random.Random) -> None:
         while not self._stopped.is_set():

@@ -16,7 +16,7 @@ from penstock.io.postgres.record import ChangeKind
 from penstock.transforms.formats.debezium import DebeziumFormat
 from tests.integration.postgres.conftest import Database
 from tests.support.epochs import Epochs
-from tests.support.waiting import wait_until
+from tests.support.waiting import join, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -196,7 +196,7 @@ def test_a_row_does_not_follow_a_change_that_is_in_the_log_before_others_see_it(
         with psycopg.connect(filled.dsn, autocommit=True) as session:
             session.execute("update t set v = 'waits' where id = 7")
 
-    waiting = threading.Thread(target=update)
+    waiting = threading.Thread(target=update, daemon=True)
     waiting.start()
     try:
         wait_until(
@@ -213,7 +213,7 @@ def test_a_row_does_not_follow_a_change_that_is_in_the_log_before_others_see_it(
         assert reader.reads() == []
     finally:
         filled.execute("alter system reset synchronous_standby_names", "select pg_reload_conf()")
-        waiting.join()
+        join(waiting)
     reader.run_to_now()
     assert len(reader.reads()) == 25
     assert reader.replayed("t") == contents(filled, "t")

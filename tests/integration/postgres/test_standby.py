@@ -54,11 +54,15 @@ def test_changes_are_read_from_a_standby(pair) -> None:
         thread = threading.Thread(
             target=create.execute,
             args=(f"select pg_create_logical_replication_slot('{database.slot}', 'pgoutput')",),
+            daemon=True,
         )
         thread.start()
-        while thread.is_alive():
+
+        def created() -> bool:
             database.execute("select pg_log_standby_snapshot()")
-            thread.join(0.2)
+            return not thread.is_alive()
+
+        wait_until(created, "the standby does not create the slot", every=0.2)
     source = ReadFromPostgresChangeStream(
         dsn=standby.dsn(database.name), publication="changes", slot=database.slot, heartbeat_seconds=0.1
     )

@@ -24,7 +24,7 @@ def old_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dat
         server.stop()
         program = find_programs(request.param) / "pg_resetwal"
         command = [program, "-D", tmp_path / "data", "-e", EPOCH]
-        subprocess.run(_as_ordinary_user(command), check=True, capture_output=True)
+        subprocess.run(_as_ordinary_user(command), check=True, capture_output=True, timeout=120)
         server.restart()
         database = Database(server)
         database.execute(

@@ -13,6 +13,7 @@ import psycopg
 from penstock.event import ChangeEvent, Op
 from penstock.io.postgres import LogRecord
 from penstock.io.postgres.events import EventConverter
+from tests.support.waiting import join
 
 TABLES = ("accounts", "notes")
 CREATE = (
@@ -31,7 +32,7 @@ class Writers:
         self._pause = pause
         self._dsn, self._stopped = dsn, threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, args=(random.Random(f"{seed}/{number}"),))
+            threading.Thread(target=self._run, args=(random.Random(f"{seed}/{number}"),), daemon=True)
             for number in range(count)
         ]
         for thread in self._threads:
@@ -39,8 +40,7 @@ class Writers:
 
     def stop(self) -> None:
         self._stopped.set()
-        for thread in self._threads:
-            thread.join()
+        join(*self._threads)
 
     def _run(self, draw: random.Random) -> None:
         while not self._stopped.is_set():

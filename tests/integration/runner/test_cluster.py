@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for child in started:
         for pid, _ in _session(child.pid):
             _kill(pid)
-        child.wait()
+        child.wait(60)
 
 
 def _session(leader: int) -> list[tuple[int, str]]:

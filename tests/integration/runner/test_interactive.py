@@ -39,7 +39,7 @@ def interactive(tmp_path_factory: pytest.TempPathFactory) -> str:
     """
     folder = str(tmp_path_factory.mktemp("interactive"))
     packages = ("pandas>=2.2,<2.4", "ipython>=8,<9", "timeloop>=1.0.2,<2")
-    subprocess.run(install_command(sys.executable, "--target", folder, *packages), check=True)
+    subprocess.run(install_command(sys.executable, "--target", folder, *packages), check=True, timeout=600)
     return folder
 
 

@@ -50,7 +50,7 @@ class Driver:
         for process in members(self.process.pid):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-        self.process.wait()
+        self.process.wait(60)
 
 
 @pytest.fixture

@@ -173,7 +173,7 @@ class Disturbed:
         """Kill only the driver; its JVM and workers may live on beside those of the next driver, for a moment."""
         old = self._running()
         old.send(signal.SIGKILL)
-        old.process.wait()
+        old.process.wait(60)
         self._start()
         self.processes += 1 + self._end(old)
 

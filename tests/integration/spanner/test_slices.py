@@ -10,6 +10,7 @@ import pytest
 from penstock.errors import SetupError
 from penstock.spark.spanner import SpannerDataSource, SpannerSlices
 from tests.integration.spanner.conftest import INSTANCE, PROJECT, on_both_services
+from tests.support.waiting import join
 
 SLICES = 6
 
@@ -44,13 +45,13 @@ def test_slices_under_churn_have_each_committed_row_once(database: Any) -> None:
 
     stopped.wait(1)  # Google's emulator is read behind its clock, and the stream was created a moment ago
     before = stream.first(None)
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=write, daemon=True)
     writer.start()
     found: list[Any] = []
     for number in range(SLICES):
         if number == SLICES - 1:
             stopped.set()
-            writer.join()
+            join(writer)
         stopped.wait(1.2)
         end = stream.last()
         batch = rows(stream, before, end)

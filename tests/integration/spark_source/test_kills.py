@@ -17,6 +17,7 @@ from penstock_emulators.postgres import PostgresServer, installed_servers
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 from tests.support.oracle.change_feed import complete_batches, replay, rows_of, written
 from tests.support.oracle.kill import Run
+from tests.support.waiting import join
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=90)]
 
@@ -42,7 +43,7 @@ class Writer(threading.Thread):
 
     def stop(self) -> None:
         self._stopped.set()
-        self.join()
+        join(self)
 
 
 def query(folder: Path, format_: str, trigger: str, options: dict[str, str]) -> Run:

@@ -31,6 +31,7 @@ from penstock.transforms import (
     ToChangeEvents,
 )
 from tests.support.oracle.lines import Line, read_lines
+from tests.support.waiting import join
 
 PROJECT = INSTANCE = "penstock-test"
 TABLES = ("Accounts", "Savings")
@@ -122,15 +123,14 @@ class Bank:
             except BaseException as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=guarded, args=(number,)) for number in range(4)]
+        threads = [threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(4)]
         for thread in threads:
             thread.start()
         try:
             yield stop
         finally:
             stop.set()
-            for thread in threads:
-                thread.join()
+            join(*threads)
         assert not errors, errors[0]
 
     def committed_until(self, seconds: float) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ from penstock.io.ydb import ReadFromYdbChangefeed
 from penstock_emulators.ydb import YdbEmulator
 from penstock_emulators.ydb.control import Control, ControlError
 from tests.support.epochs import Epochs
+from tests.support.waiting import join
 
 MILLISECOND = 1_000_000
 COLUMNS = {"id": "Uint64", "note": "Utf8", "amount": "Int64"}
@@ -73,12 +74,12 @@ class Writers:
         self._table, self._pause, self._keys = table, pause, keys
         self._draw = random.Random(seed)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         self._stopped.set()
-        self._thread.join()
+        join(self._thread)
 
     def _run(self) -> None:
         # A connection of its own: that of the fixture belongs to the test's thread.

@@ -17,6 +17,7 @@ from penstock_emulators.ydb.database import Database
 from penstock_emulators.ydb.server import Server
 from tests.integration.ydb.conftest import Table
 from tests.support.epochs import Epochs
+from tests.support.waiting import join
 from tests.unit.spanner.test_self_managed import certificate
 
 pytestmark = pytest.mark.slow
@@ -73,7 +74,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     database.add_changefeed("orders", "feed", virtual_timestamps=True, barrier_seconds=0.1)
     step, _ = database.commit([("upsert", "orders", [1], {"note": "x"})])
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
     async def start() -> tuple[Server, int]:
@@ -85,7 +86,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     yield f"grpcs://localhost:{port}", folder, step * 1_000_000
     asyncio.run_coroutine_threadsafe(server.stop(), loop).result(30)
     loop.call_soon_threadsafe(loop.stop)
-    thread.join()
+    join(thread)
 
 
 def source(endpoint: str, **options: object) -> ReadFromYdbChangefeed:

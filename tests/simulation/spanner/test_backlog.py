@@ -18,7 +18,7 @@ LEEWAY_MB = 16
 def test_a_backlog_of_many_partitions_is_read_in_flat_memory(campaign: Any) -> None:
     partitions, mods = campaign.size(200, 5_000), campaign.size(400_000, 5_000_000)
     command = [sys.executable, "-m", "tests.simulation.spanner.backlog", str(partitions), str(mods)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=campaign.size(300, 7200))
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     first = figures["megabytes_above_start_in_the_first_half"]

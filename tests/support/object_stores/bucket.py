@@ -15,6 +15,7 @@ from botocore.config import Config
 from typing_extensions import Self
 
 from tests.support.object_stores.servers import AZURE_ACCOUNT, AZURE_KEY, BUCKET, KEYS, RunningServer
+from tests.support.waiting import join
 
 
 class Bucket:
@@ -127,7 +128,7 @@ class Watcher:
         self._bucket, self._prefix, self._every = bucket, prefix, every_seconds
         self._seen: dict[str, str] = {}
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watcher")
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
     def _run(self) -> None:
         while not self._end.wait(self._every):
@@ -148,5 +149,5 @@ class Watcher:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._end.set()
-        self._thread.join()
+        join(self._thread)
         self._look()

@@ -25,6 +25,8 @@ from typing import Any
 
 from typing_extensions import Self
 
+from tests.support.waiting import join
+
 DROP_BEFORE, DROP_AFTER = "dropped", "answer lost after the effect"
 BUSY_BEFORE, BUSY_AFTER = "503", "503 after the effect"
 STALL = "5 s stall"
@@ -89,7 +91,7 @@ class FaultProxy:
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.proxy = self
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="fault-proxy")
+        self._thread = threading.Thread(target=self._server.serve_forever, name="fault-proxy", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -100,7 +102,7 @@ class FaultProxy:
     ) -> None:
         self._stopped.set()
         self._server.shutdown()
-        self._thread.join()
+        join(self._thread)
         self._server.server_close()
 
     def counts(self, since: int = 0) -> Counter[str]:

@@ -142,7 +142,7 @@ class Run:
             died |= members
             self.process.poll()
             time.sleep(POLL_SECONDS)
-        self.process.wait()
+        self.process.wait(60)
         return len(died)
 
     def wait(self, seconds: float) -> int:

@@ -83,7 +83,7 @@ def _kill_group(process: subprocess.Popen[str]) -> None:
     # The program is the leader of its group; its JVM and workers end with it.
     if process.poll() is None:
         process.kill()
-        process.wait()
+        process.wait(60)
 
 
 def _processes(top: int) -> Iterator[tuple[str, int, int]]:

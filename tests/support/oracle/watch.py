@@ -18,6 +18,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from tests.support.oracle.lines import visible_files
+from tests.support.waiting import join
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Consumer:
         self._gone: set[Path] = set()
         self._end = threading.Event()
         self._looking = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="consumer")
+        self._thread = threading.Thread(target=self._run, name="consumer", daemon=True)
 
     def still(self) -> AbstractContextManager[object]:
         """Return a context in which no file is taken away, so that a reader of both folders finds each file once."""
@@ -77,7 +78,7 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._end.set()
-        self._thread.join()
+        join(self._thread)
         self.look()
 
     def _run(self) -> None:

@@ -17,6 +17,7 @@ from tests.support.oracle.kill import FileAppears, Moment
 from tests.support.sinks.faults import log_faults
 from tests.support.sinks.source import BAD_OWNER, Truth, owner_key
 from tests.support.sinks.target import EmulatedTarget, Options, Refused, TargetUnderTest, apply
+from tests.support.waiting import join
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class PubSub(EmulatedTarget):
         # Messages are taken during the run, because the emulator holds all others in memory.
         self._taken: list[Any] = []
         self._ended = threading.Event()
-        self._consumer = threading.Thread(target=self._consume)
+        self._consumer = threading.Thread(target=self._consume, daemon=True)
         self._consumer.start()
 
     def options(self) -> Options:
@@ -241,7 +242,7 @@ class PubSub(EmulatedTarget):
         """Wait until the consumer has taken all messages: one that goes on would read from the next emulator."""
         if self._consumer is not None:
             self._ended.set()
-            self._consumer.join()
+            join(self._consumer)
 
     def stop(self) -> None:
         self._end_consumer()

@@ -50,7 +50,7 @@ class FakeCall:
                 raise each
             yield each.ByteSize(), each
         if not self._ends:
-            self.cancelled.wait()
+            assert self.cancelled.wait(60), "the stream was not cancelled"
             raise UnreachableError("cancelled")
 
     def cancel(self) -> None:

@@ -90,6 +90,6 @@ def test_a_port_of_another_process_is_not_mistaken_for_a_server_that_ended() -> 
     port = free_port()
     with socket.create_server(("localhost", port)):
         server = ServerProcess(["/bin/sh", "-c", "exit 1"], None)
-        server.wait()
+        server.wait(60)
         assert not server.listens(port, time.monotonic() + 30)
         server.stop()

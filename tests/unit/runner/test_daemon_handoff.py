@@ -60,7 +60,7 @@ def start_early(tmp_path: Path) -> Iterator[StartEarly]:
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=60)
 
 
 def sparks(tmp_path: Path) -> subprocess.Popen[bytes]:
@@ -94,7 +94,7 @@ def test_the_process_of_spark_ends_with_the_early_daemon(start_early: StartEarly
     assert process.stdout.readline()
     early.kill()
     assert process.wait(60) == 0
-    process.communicate()
+    process.communicate(timeout=60)
 
 
 def test_without_an_early_daemon_the_process_of_spark_does_the_work(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_an_early_daemon_ends_if_the_jvm_ended_while_modules_were_imported(tmp_p
 def test_an_early_daemon_ends_if_the_jvm_ended_before_it_could_ask_who_started_it(tmp_path: Path) -> None:
     address = tmp_path / "d"
     process = start_process(["/bin/true"], {**os.environ}, early_daemon(str(address)))
-    process.communicate()
+    process.communicate(timeout=60)
     wait_until(address.exists)
     wait_until(lambda: not processes_of(str(address)), "the early daemon does not end")
 

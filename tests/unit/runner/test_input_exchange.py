@@ -9,6 +9,7 @@ from pathlib import Path
 from penstock.attempt import Attempt, DriverToken
 from penstock.runner.spark.input_exchange import MAX_WAIT_SECONDS, input_of, this_process
 from penstock.runner.tasks.epoch import EpochInput, EpochLimits, TaskInput
+from tests.support.waiting import join
 
 EPOCH = EpochInput(
     Attempt("job", 1, 7, "first", (DriverToken(1, "token"),)),
@@ -27,11 +28,10 @@ def test_two_tasks_in_each_others_processes_exchange_their_inputs(tmp_path: Path
     def task(partition: int, process: str) -> None:
         found[process] = input_of(partition, EPOCH, process, folder=str(tmp_path), clock=lambda: 0.0)
 
-    threads = [threading.Thread(target=task, args=each) for each in ((0, "B"), (1, "A"))]
+    threads = [threading.Thread(target=task, args=each, daemon=True) for each in ((0, "B"), (1, "A"))]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    join(*threads)
     assert found == {"A": 0, "B": 1}
 
 

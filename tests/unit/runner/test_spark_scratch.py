@@ -37,7 +37,7 @@ def test_the_folder_of_a_killed_driver_is_removed_and_that_of_a_running_one_stay
     (theirs / "blockmgr-1" / "shuffle_0").write_bytes(b"rows")
     assert remove_abandoned(tmp_path) == []
     driver.kill()
-    driver.communicate()
+    driver.communicate(timeout=60)
     assert remove_abandoned(tmp_path) == [theirs]
     assert not theirs.exists()
     assert ours.path.exists()

@@ -93,7 +93,7 @@ def endpoint(files: Path) -> Iterator[str]:
     port = server.add_secure_port("localhost:0", credentials)
     server.start()
     yield f"localhost:{port}"
-    server.stop(0).wait()
+    server.stop(0).wait(60)
 
 
 def client(endpoint: str, files: Path, name: str) -> Client:

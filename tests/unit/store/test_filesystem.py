@@ -10,6 +10,7 @@ import pytest
 
 from penstock.runner.protocol import NotWrittenError, OutcomeUnknownError
 from penstock.runner.store import LocalFileSystem, filesystem
+from tests.support.waiting import join
 
 FILES = LocalFileSystem()
 
@@ -26,12 +27,14 @@ def test_exactly_one_of_many_simultaneous_creates_succeeds(tmp_path):
     gate = threading.Barrier(8)
 
     def create(name: bytes) -> None:
-        gate.wait()
+        gate.wait(60)
         if FILES.create_if_absent(path, name * 10_000):
             won.append(name)
 
-    threads = [threading.Thread(target=create, args=(b"%d" % n,)) for n in range(8)]
-    [t.start() for t in threads], [t.join() for t in threads]
+    threads = [threading.Thread(target=create, args=(b"%d" % n,), daemon=True) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    join(*threads)
     assert len(won) == 1
     assert FILES.read(path) == won[0] * 10_000
     assert os.listdir(tmp_path) == ["record"]

@@ -18,6 +18,8 @@ from google.cloud.bigtable_admin_v2.types import table as table_types
 from google.cloud.bigtable_v2.types import bigtable as api
 from google.cloud.bigtable_v2.types import data as data_types
 
+from tests.support.waiting import wait_until
+
 INSTANCE = "projects/penstock-test/instances/penstock-test"
 DATA = "/google.bigtable.v2.Bigtable/"
 TABLE_ADMIN = "/google.bigtable.admin.v2.BigtableTableAdmin/"
@@ -442,15 +444,18 @@ class FollowingReader:
 
     def stop(self) -> None:
         self._stopped = True
-        for thread in self._threads:
-            while thread.is_alive():  # it may be about to open its call
-                for call in list(self._calls):
-                    call.cancel()
-                thread.join(0.1)
+
+        def ended() -> bool:
+            # Again and again, because a thread may be about to open its call.
+            for call in list(self._calls):
+                call.cancel()
+            return not any(thread.is_alive() for thread in self._threads)
+
+        wait_until(ended, "a stream does not end")
         assert not self.errors, self.errors[0]
 
     def _open(self, keys: Range, **start: Any) -> None:
-        thread = threading.Thread(target=self._follow, args=(keys, start))
+        thread = threading.Thread(target=self._follow, args=(keys, start), daemon=True)
         self._threads.append(thread)
         thread.start()
 

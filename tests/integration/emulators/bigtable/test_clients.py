@@ -146,7 +146,7 @@ def test_both_processes_end_with_their_parent_process(tmp_path: Path) -> None:
     group = int(parent.stdout.readline())
     assert len(members(group)) == 2
     parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    parent.wait(60)
     parent.stdout.close()
     assert gone(group)
 
@@ -160,7 +160,9 @@ def test_cbtemulator_does_not_outlive_a_killed_front_and_sigterm_ends_both() -> 
 
 
 def members(group: int) -> list[int]:
-    listed = subprocess.run(["ps", "-eo", "pid=,pgid=,stat="], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["ps", "-eo", "pid=,pgid=,stat="], capture_output=True, text=True, check=True, timeout=60
+    )
     found = [line.split() for line in listed.stdout.splitlines()]
     return [int(pid) for pid, pgid, stat in found if int(pgid) == group and not stat.startswith("Z")]
 
@@ -176,7 +178,7 @@ def test_a_front_whose_cbtemulator_dies_fails_with_the_reason(tmp_path: Path) ->
         assert process is not None
         (behind,) = set(members(emulator.process_group)) - {emulator.process_group}
         os.kill(behind, signal.SIGKILL)
-        assert process.wait() == 1
+        assert process.wait(60) == 1
     assert "cbtemulator ended with exit code -9" in (tmp_path / "log").read_text()
 
 

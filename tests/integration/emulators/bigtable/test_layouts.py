@@ -21,7 +21,7 @@ from tests.integration.emulators.bigtable.client import (
     replayed,
     set_cell,
 )
-from tests.support.waiting import wait_until
+from tests.support.waiting import join, wait_until
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 
@@ -62,10 +62,10 @@ def test_five_thousand_writes_over_twenty_layout_changes_read_equal_to_the_table
 ) -> None:
     reader = FollowingReader(client, start_us=now_us())
     done = threading.Event()
-    writer = threading.Thread(target=write_randomly, args=(client, 5000, 5, done))
+    writer = threading.Thread(target=write_randomly, args=(client, 5000, 5, done), daemon=True)
     writer.start()
     change_layout_slowly(client, control, 20, seed=3)
-    writer.join()
+    join(writer)
     records = control.statistics(client.table)["records"]
     wait_until(lambda: len(reader.changes) >= records, lambda: f"{len(reader.changes)} of {records} came")
     reader.stop()

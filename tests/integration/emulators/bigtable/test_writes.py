@@ -23,6 +23,7 @@ from tests.integration.emulators.bigtable.client import (
     replayed,
     set_cell,
 )
+from tests.support.waiting import join
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 
@@ -215,11 +216,10 @@ def test_concurrent_writers_of_one_row_are_logged_in_the_order_of_application(cl
             value = b"%d-%d" % (writer, number)
             client.write(b"%d" % rng.randrange(2), set_cell("f", b"q", value, 0))
 
-    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    writers = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(4)]
     for thread in writers:
         thread.start()
-    for thread in writers:
-        thread.join()
+    join(*writers)
     changes = client.read(start_us=start).changes
     assert len(changes) == 240
     assert replayed(changes) == client.cells()
@@ -241,11 +241,10 @@ def test_a_later_change_of_a_row_gets_no_earlier_server_assigned_time(client: Cl
         lambda: client.read_modify_write(b"row", APPEND),
         lambda: client.read_modify_write(b"row", APPEND),
     ]
-    writers = [threading.Thread(target=write, args=(way,)) for way in ways]
+    writers = [threading.Thread(target=write, args=(way,), daemon=True) for way in ways]
     for thread in writers:
         thread.start()
-    for thread in writers:
-        thread.join()
+    join(*writers)
     changes = client.read(start_us=start).changes
     stamps = [mutation.set_cell.timestamp_micros for change in changes for mutation in change.mutations]
     assert stamps == sorted(stamps), "the newest cell is that of the last change"
@@ -264,15 +263,14 @@ def test_rows_are_consistent_while_a_family_is_dropped_and_recreated(client: Cli
                     b"%d-%d" % (writer, number), set_cell("f", b"q", b"1"), set_cell("g", b"q", b"1")
                 )
 
-    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    writers = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(4)]
     for thread in writers:
         thread.start()
     for _ in range(40):
         client.modify_family("g", drop=True)
         client.modify_family("g", create={})
     over.set()
-    for thread in writers:
-        thread.join()
+    join(*writers)
     assert {change.key for change in client.read(start_us=start).changes} == set(client.cells())
 
 

@@ -50,7 +50,7 @@ def test_the_process_ends_with_its_parent_process() -> None:
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    parent.wait(60)
     parent.stdout.close()
     wait_until(lambda: not _runs(child), "the simulation outlives its parent")
 
