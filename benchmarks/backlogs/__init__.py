@@ -9,8 +9,11 @@ pipeline's process tree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+
+from penstock.timestamps import format_timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +30,16 @@ class Backlog:
     source: str
     changes: int
     settings: Callable[[bool], Mapping[str, str]]
+
+
+def batches(changes: int, rows: int) -> Iterator[range]:
+    """Yield the numbers of the changes, from 0, in batches of `rows`; the last batch may be smaller."""
+    for first in range(0, changes, rows):
+        yield range(first, min(first + rows, changes))
+
+
+def times_since(start: int) -> Callable[[bool], dict[str, str]]:
+    """Return the times of a run, from `empty`. Call this after the last commit. `start`: before the first, in ns."""
+    time.sleep(0.1)  # so that `end` is after the last commit also on a clock of milliseconds
+    end = time.time_ns()
+    return lambda empty: {"start": format_timestamp(end if empty else start), "end": format_timestamp(end)}

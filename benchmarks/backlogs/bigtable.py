@@ -13,8 +13,7 @@ from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin_t
 from google.cloud.bigtable_admin_v2.types import table as table_types
 from google.cloud.bigtable_v2.types import bigtable as data_types
 
-from backlogs import Backlog
-from penstock.timestamps import format_timestamp
+from backlogs import Backlog, batches, times_since
 from penstock_emulators.bigtable import BigtableEmulator
 
 PROJECT, INSTANCE, TABLE = "benchmark", "benchmark", "orders"
@@ -30,17 +29,10 @@ def backlog(changes: int, rows: int) -> Iterator[Backlog]:
             _create_table(channel)
             start = time.time_ns()
             _write(channel, changes, rows)
-        time.sleep(0.1)  # so that `end` is after the last write also on a clock of milliseconds
-        end = time.time_ns()
+        times = times_since(start)
 
         def settings(empty: bool) -> Mapping[str, str]:
-            return {
-                "project": PROJECT,
-                "instance": INSTANCE,
-                "table": TABLE,
-                "start": format_timestamp(end if empty else start),
-                "end": format_timestamp(end),
-            }
+            return {"project": PROJECT, "instance": INSTANCE, "table": TABLE, **times(empty)}
 
         yield Backlog("bigtable", changes, settings)
 
@@ -68,9 +60,9 @@ def _write(channel: grpc.Channel, changes: int, rows: int) -> None:
         response_deserializer=bytes,
     )
     path = f"projects/{PROJECT}/instances/{INSTANCE}/tables/{TABLE}"
-    for first in range(0, changes, rows):
+    for numbers in batches(changes, rows):
         request = data_types.MutateRowsRequest.pb()(table_name=path)
-        for number in range(first, min(first + rows, changes)):
+        for number in numbers:
             entry = request.entries.add(row_key=b"row%06d" % (number % 100_000))
             for cell in range(CELLS):
                 _set(entry.mutations.add().set_cell, number, cell)

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from backlogs import Backlog
+from backlogs import Backlog, batches
 from penstock_emulators.postgres import PostgresServer
 
 PUBLICATION, DATABASE = "benchmark", "postgres"
@@ -66,8 +66,8 @@ def server_with_backlog(changes: int, rows: int) -> Iterator[Server]:
         session.execute(f"create publication {PUBLICATION} for all tables")
         session.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (UNREAD,))
         for statement in (INSERT, UPDATE):
-            for first in range(0, changes // 2, rows):
-                session.execute(statement, (first, min(first + rows, changes // 2) - 1))
+            for numbers in batches(changes // 2, rows):
+                session.execute(statement, (numbers[0], numbers[-1]))
 
         def settings(empty: bool) -> Mapping[str, str]:
             return {

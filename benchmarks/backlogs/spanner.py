@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import spanner
 
-from backlogs import Backlog
-from penstock.timestamps import format_timestamp
+from backlogs import Backlog, batches, times_since
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 
 PROJECT, INSTANCE, DATABASE, STREAM = "benchmark", "benchmark", "benchmark", "Changes"
@@ -34,12 +33,10 @@ def backlog(changes: int, rows: int) -> Iterator[Backlog]:
         )
         database = client.instance(INSTANCE).database(DATABASE)
         start = time.time_ns()
-        for first in range(0, changes, rows):
-            numbers = range(first, min(first + rows, changes))
+        for numbers in batches(changes, rows):
             with database.batch() as batch:
                 batch.insert_or_update("Orders", COLUMNS, [_row(number) for number in numbers])
-        time.sleep(0.1)  # so that `end` is after the last commit also on a clock of milliseconds
-        end = time.time_ns()
+        times = times_since(start)
 
         def settings(empty: bool) -> Mapping[str, str]:
             return {
@@ -47,8 +44,7 @@ def backlog(changes: int, rows: int) -> Iterator[Backlog]:
                 "instance": INSTANCE,
                 "database": DATABASE,
                 "change_stream": STREAM,
-                "start": format_timestamp(end if empty else start),
-                "end": format_timestamp(end),
+                **times(empty),
             }
 
         yield Backlog("spanner", changes, settings)

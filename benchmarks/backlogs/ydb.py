@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from backlogs import Backlog
+from backlogs import Backlog, batches
 from penstock.timestamps import format_timestamp
 from penstock_emulators.ydb import YdbEmulator
 
@@ -35,8 +35,7 @@ def backlog(changes: int, rows: int) -> Iterator[Backlog]:
             TABLE, FEED, mode="NEW_AND_OLD_IMAGES", virtual_timestamps=True, partitions=PARTITIONS
         )
         step = 0
-        for first in range(0, changes, rows):
-            numbers = range(first, min(first + rows, changes))
+        for numbers in batches(changes, rows):
             step, _ = control.commit(
                 [["upsert", TABLE, [number % 100_000], _row(number)] for number in numbers]
             )

@@ -6,8 +6,9 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,11 +16,9 @@ from penstock_emulators.gcloud import EmulatorNotFoundError
 from penstock_emulators.server_process import READY, EmulatorStartError, port_is_free
 from penstock_emulators.serving import (
     ended_by_signal,
-    freeze_garbage,
-    parent_option,
-    port_option,
     run,
     serve,
+    server_options,
     until_the_end,
 )
 
@@ -29,45 +28,47 @@ _POSTGRES_SETTINGS = {"max_slot_wal_keep_size": "1GB"}
 """What a server in production needs too: without it the log of a stopped pipeline fills the disk."""
 
 
+def churn_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--churn-seconds` and `--seed`."""
+    seconds = click.option(
+        "--churn-seconds",
+        type=click.FloatRange(min=0),
+        default=0,
+        help="Seconds between random changes of the partitions. 0 means none.",
+    )
+    seed = click.option(
+        "--seed", type=int, default=0, show_default=True, help="Seed of everything that is random."
+    )
+    return seconds(seed(command))
+
+
 @click.group()
 def emulator() -> None:
     """Start a local service for development and tests."""
 
 
 @emulator.command("bigtable")
-@port_option(8086)
+@server_options(8086)
 @click.option("--backend", metavar="HOST:PORT", help="A running cbtemulator. Default: one is started.")
-@click.option(
-    "--churn-seconds",
-    type=click.FloatRange(min=0),
-    default=0,
-    help="Seconds between random changes of the partitions. 0 means none.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random changes.")
-@parent_option
+@churn_options
 def bigtable(port: int, backend: str | None, churn_seconds: float, seed: int, parent: int | None) -> None:
     """Start a Bigtable emulator with change streams.
 
     Clients reach it through BIGTABLE_EMULATOR_HOST=localhost:PORT. It ends on SIGTERM and SIGINT. All data
     is in memory.
     """
-    run(_bigtable(port, parent, backend, churn_seconds, seed), "bigtable")
 
+    async def started() -> None:
+        from penstock_emulators.bigtable.front import Front
+        from penstock_emulators.bigtable.google import backend_of
 
-async def _bigtable(port: int, parent: int | None, backend: str | None, churn: float, seed: int) -> None:
-    from penstock_emulators.bigtable.front import Front
-    from penstock_emulators.bigtable.google import backend_of
+        ended = ended_by_signal()
+        async with backend_of(backend, ended) as host:
+            front = Front(host)
+            front.churn.set(churn_seconds, seed)
+            await serve(front, port, parent, ended)
 
-    ended = ended_by_signal()
-    async with backend_of(backend, ended) as host:
-        front = Front(host)
-
-        def begin() -> None:
-            if churn:
-                front.churn.set(churn, seed)
-            freeze_garbage()
-
-        await serve(front, port, parent, ended, begin)
+    run(started(), "bigtable")
 
 
 _OPTIONS_OF_ANOTHER = {"ignore_unknown_options": True, "allow_extra_args": True}
@@ -117,14 +118,8 @@ def _google_spanner(port: int, token_life_seconds: int | None, simulated: bool) 
 
 
 @click.command()
-@port_option(9010)
-@click.option(
-    "--churn-seconds",
-    type=click.FloatRange(min=0),
-    default=0,
-    help="Seconds between random changes of the partitions of each change stream; 0: never.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that is random.")
+@server_options(9010)
+@churn_options
 @click.option(
     "--partitions",
     type=click.IntRange(min=1),
@@ -146,7 +141,6 @@ def _google_spanner(port: int, token_life_seconds: int | None, simulated: bool) 
     show_default=True,
     help="Microseconds between commit timestamps; with more than 1, transactions share them.",
 )
-@parent_option
 def _simulated_spanner(
     port: int,
     churn_seconds: float,
@@ -169,18 +163,14 @@ def _simulated_spanner(
         from penstock_emulators.simulated_spanner.service import Defaults, Service
 
         service = Service(clock=Clock(speed=speed), defaults=Defaults(seed, partitions, granularity_us))
-
-        def begin() -> None:
-            service.start_churn(churn_seconds, seed, ChurnLimits())
-            freeze_garbage()
-
-        await serve(Server(service), port, parent, ended_by_signal(), begin)
+        service.start_churn(churn_seconds, seed, ChurnLimits())
+        await serve(Server(service), port, parent, ended_by_signal())
 
     run(started(), "spanner")
 
 
 @emulator.command("ydb")
-@port_option(2136)
+@server_options(2136)
 @click.option(
     "--database", default="/local", show_default=True, help="Path of the database, which begins with a slash."
 )
@@ -191,7 +181,6 @@ def _simulated_spanner(
     show_default=True,
     help="Rows that an initial scan delivers every 50 milliseconds.",
 )
-@parent_option
 def ydb(port: int, database: str, scan_rows: int, parent: int | None) -> None:
     """Start a YDB test service with changefeeds.
 
@@ -211,7 +200,7 @@ def ydb(port: int, database: str, scan_rows: int, parent: int | None) -> None:
 
 
 @emulator.command("postgres")
-@port_option(0)
+@server_options(0)
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
@@ -220,7 +209,6 @@ def ydb(port: int, database: str, scan_rows: int, parent: int | None) -> None:
 @click.option(
     "--version", type=int, help="Major version. Default: the version of --data, or the newest installed one."
 )
-@parent_option
 def postgres(port: int, data: Path | None, version: int | None, parent: int | None) -> None:
     """Start a PostgreSQL server with wal_level = logical.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
@@ -66,23 +66,22 @@ class Service(Emulator, Generic[ControlT]):
 
     command: tuple[str, ...]
     """The words after `penstock emulator` that start the service."""
+    connect: Callable[[str], ControlT]
+    """Makes the client of the control service."""
 
-    def __init__(
-        self, connect: Callable[[str], ControlT], options: Mapping[str, object], log: Path | None
-    ) -> None:
-        """`connect` makes the client of the control service. Options that are None are left out."""
+    def __init__(self, log: Path | None, **options: object) -> None:
+        """Use `start`; this only records what to run. Options that are None have the defaults of the command."""
         super().__init__(log)
-        self._connect = connect
         self._control: ControlT | None = None
-        # None stands for the default of the command.
-        self._options = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
+        given = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
+        self._options = [f"--{name}={value}" for name, value in given.items()]
         self.host = ""
 
     @property
     def control(self) -> ControlT:
         """A client of the control service; another process makes another one with `Control(host)`."""
         if self._control is None:
-            self._control = self._connect(self.host)
+            self._control = type(self).connect(self.host)
         return self._control
 
     def stop(self) -> None:
@@ -93,8 +92,8 @@ class Service(Emulator, Generic[ControlT]):
             control.close()
         super().stop()
 
-    def _launch(self, port: int, timeout_seconds: float) -> None:
-        """Start the process on `port`, or on a free one for 0.
+    def _launch(self, port: int, timeout_seconds: float) -> Self:
+        """Start the process on `port`, or on a free one for 0; return this service.
 
         Raises:
             EmulatorStartError: it did not print its address within `timeout_seconds`.
@@ -108,3 +107,4 @@ class Service(Emulator, Generic[ControlT]):
             self.stop()
             raise did_not_listen(self.name, timeout_seconds)
         self.host = host
+        return self

@@ -29,19 +29,22 @@ class Server(Protocol):
         """Break off all calls and stop listening."""
 
 
-def port_option(default: int) -> Callable[[Any], Any]:
-    """Return the option `--port` of a server that can choose a free port."""
-    help = "Port on loopback; 0 is a free one."
-    return click.option(
-        "--port", type=click.IntRange(0, 65535), default=default, show_default=True, help=help
+def server_options(default_port: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator that adds `--port` and the hidden `--parent`.
+
+    A program that starts the server passes its process id as `--parent`: they end together.
+    """
+    port = click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=default_port,
+        show_default=True,
+        help="Port on loopback; 0 is a free one.",
     )
-
-
-def parent_option(command: Any) -> Any:
-    """Add the hidden option `--parent`. A program that starts the server passes its process id: they end together."""
-    return click.option(
+    parent = click.option(
         "--parent", type=int, hidden=True, help="End when this process is no longer the parent."
-    )(command)
+    )
+    return lambda command: port(parent(command))
 
 
 def run(service: Coroutine[Any, Any, None], *extras: str) -> None:
@@ -59,14 +62,8 @@ class _MissingPackageError(click.ClickException):
     exit_code = 2
 
 
-async def serve(
-    server: Server,
-    port: int,
-    parent: int | None,
-    ended: asyncio.Event,
-    begin: Callable[[], None] = lambda: None,
-) -> None:
-    """Start a server, print its address, call `begin`, and stop the server when `until_the_end` returns.
+async def serve(server: Server, port: int, parent: int | None, ended: asyncio.Event) -> None:
+    """Start a server, print its address, and stop the server when `until_the_end` returns.
 
     Raises:
         EmulatorStartError: another process uses the port.
@@ -76,13 +73,13 @@ async def serve(
     except RuntimeError:  # grpc.aio raises no narrower class for a port in use (grpcio 1.85)
         raise EmulatorStartError(f"port {port} is in use; pass another, or --port 0") from None
     print(f"{READY}localhost:{bound}", flush=True)
-    begin()
+    _freeze_garbage()
     await until_the_end(ended, parent)
     await server.stop()
 
 
-def freeze_garbage() -> None:
-    """Keep the collector away from the loaded modules. Call this when a server has started."""
+def _freeze_garbage() -> None:
+    """Keep the collector away from the loaded modules."""
     # A service's log grows by millions of live objects: frequent collections would walk over them and find nothing.
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

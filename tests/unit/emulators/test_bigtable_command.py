@@ -12,9 +12,9 @@ from penstock_emulators import commands
     ("flag", "value"), [("--port", "65536"), ("--port", "-1"), ("--churn-seconds", "-1")]
 )
 def test_a_flag_refuses_an_impossible_number(monkeypatch: pytest.MonkeyPatch, flag: str, value: str) -> None:
-    async def never(*_: object) -> None:
+    def never(*_: object) -> None:
         raise AssertionError("it was started")
 
-    monkeypatch.setattr(commands, "_bigtable", never)
+    monkeypatch.setattr(commands, "run", never)
     done = CliRunner().invoke(commands.bigtable, [flag, value])
     assert (done.exit_code, f"Invalid value for '{flag}'" in done.output) == (2, True)

@@ -16,6 +16,7 @@ class BigtableEmulator(Service[Control]):
 
     name = "Bigtable"
     command = ("bigtable",)
+    connect = Control
 
     @classmethod
     def start(
@@ -38,9 +39,7 @@ class BigtableEmulator(Service[Control]):
         """
         # Before the process starts, so that the caller gets the error and not a log.
         find_binary()
-        emulator = cls(Control, {"--churn-seconds": churn_seconds, "--seed": seed}, log)
-        emulator._launch(port, timeout_seconds)
-        return emulator
+        return cls(log, churn_seconds=churn_seconds, seed=seed)._launch(port, timeout_seconds)
 
     def environment(self) -> dict[str, str]:
         """Return the variables that point Bigtable clients in a child process at this emulator."""

@@ -19,6 +19,7 @@ class SimulatedSpanner(Service[Control]):
 
     name = "simulated Spanner"
     command = ("spanner", "--simulated")
+    connect = Control
 
     @classmethod
     def start(
@@ -43,16 +44,15 @@ class SimulatedSpanner(Service[Control]):
         Raises:
             EmulatorStartError: nothing listened within `timeout_seconds`.
         """
-        options = {
-            "--seed": seed,
-            "--partitions": partitions,
-            "--speed": speed,
-            "--granularity-us": granularity_us,
-            "--churn-seconds": churn_seconds,
-        }
-        simulation = cls(Control, options, log)
-        simulation._launch(port, timeout_seconds)
-        return simulation
+        simulation = cls(
+            log,
+            churn_seconds=churn_seconds,
+            seed=seed,
+            partitions=partitions,
+            speed=speed,
+            granularity_us=granularity_us,
+        )
+        return simulation._launch(port, timeout_seconds)
 
     def environment(self) -> dict[str, str]:
         """Return the variables that point Spanner clients in a child process at this simulation."""

@@ -15,6 +15,7 @@ class YdbEmulator(Service[Control]):
 
     name = "YDB"
     command = ("ydb",)
+    connect = Control
     database = "/local"
 
     @classmethod
@@ -34,9 +35,7 @@ class YdbEmulator(Service[Control]):
         Raises:
             EmulatorStartError: nothing listened within `timeout_seconds`.
         """
-        emulator = cls(Control, {"--scan-rows": scan_rows}, log)
-        emulator._launch(port, timeout_seconds)
-        return emulator
+        return cls(log, scan_rows=scan_rows)._launch(port, timeout_seconds)
 
     @property
     def endpoint(self) -> str:
