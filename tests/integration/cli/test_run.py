@@ -99,7 +99,8 @@ def test_the_same_command_continues_after_a_kill_and_after_its_end(
     start: Any, shop: Any, published: Published, penstock: list[str], tmp_path: Path
 ) -> None:
     """Without a start, the command reads from now. Later that is after its end, and must not be refused."""
-    end = datetime.now(UTC) + timedelta(seconds=15)
+    # Long enough for a start on a busy machine: the orders come between the start and the end.
+    end = datetime.now(UTC) + timedelta(seconds=30)
     command = [*penstock, "run", "spanner-to-files", *settings(tmp_path, end=f"{end:%Y-%m-%dT%H:%M:%SZ}")]
     killed = start(*command)
     killed.until(lambda: _orders_until_published(shop, published, tmp_path / "out"))
