@@ -67,7 +67,7 @@ def test_kills_while_rows_are_read_lose_nothing_and_double_nothing(
         with writers(database, threads=1, keys=ROWS, pause=0.05) as writing:
             begun = time.time()
             # The snapshot must begin before the end. A busy machine needs long for the first start, and for the rows.
-            end = begun + campaign.size(12, 60) + 12 * len(shares) + (begun - filling)
+            end = begun + campaign.size(20, 60) + 12 * len(shares) + (begun - filling)
             done = threading.Timer(end - 4 - begun, writing.stop)
             done.start()
             kills = kill.campaign(
