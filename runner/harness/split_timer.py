@@ -107,9 +107,12 @@ class SplitTimer:
         return time.monotonic() >= deadline or read >= budget.records or size >= budget.bytes
 
     def _has_emitted(self) -> bool:
-        # Not whether the bundle has written to an edge: a step that is fused with the reading one may collect elements
-        # until the bundle ends, as staged sinks do. These counters are the ones of Beam's metrics (2.77). Each bundle
-        # sets them to zero, and an element is counted before the next step gets it.
+        # A reader that collects a batch has claimed changes and emitted nothing yet.
+        if self._output_size()[0] > self._records_before:
+            return True
+        # Not only whether the bundle has written to an edge: a step that is fused with the reading one may collect
+        # elements until the bundle ends, as staged sinks do. These counters are the ones of Beam's metrics (2.77). Each
+        # bundle sets them to zero, and an element is counted before the next step gets it.
         return any(receiver.opcounter.element_counter.value() for receiver in self._op.receivers)
 
     def _split(self) -> bool:

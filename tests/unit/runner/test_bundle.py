@@ -142,6 +142,45 @@ def test_a_read_is_split_after_as_many_changes_as_an_epoch_may_read_and_not_elem
     assert 3 < len(calls) <= 21
 
 
+class HundredPositions(SplittablePositions):
+    def initial_restriction(self, element: int) -> OffsetRange:
+        return OffsetRange(0, 100)
+
+
+class CollectFn(beam.DoFn):
+    """The first call claims and emits one position. The second one claims the others and emits them as one element."""
+
+    def process(
+        self, element: int, tracker: Any = beam.DoFn.RestrictionParam(HundredPositions())
+    ) -> Iterator[int]:
+        first = tracker.current_restriction().start
+        calls.append(first)
+        pace = current_pace()
+        assert pace is not None
+        tracker.try_claim(first)
+        pace.claimed += 1
+        if not first:
+            yield first
+            tracker.defer_remainder()
+            return
+        for position in range(first + 1, 100):
+            if not tracker.try_claim(position):
+                return
+            pace.claimed += 1
+            time.sleep(0.002)
+        yield first
+        tracker.try_claim(100)
+
+
+def test_a_read_that_collects_a_batch_is_not_idle() -> None:
+    calls.clear()
+    run_stream(
+        lambda p: p | beam.Create([1]) | beam.ParDo(CollectFn()), limits=EpochLimits(60.0, 200_000, 1 << 20)
+    )
+    # After an epoch with records, an idle read is split after 20 ms.
+    assert calls == [0, 1]
+
+
 def processor() -> StageProcessor:
     pipeline = beam.Pipeline(runner=PySparkRunner(), options=PipelineOptions([]))
     _ = pipeline | beam.Impulse() | beam.Map(len)
