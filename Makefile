@@ -12,7 +12,7 @@ ARGS ?=
 # Each worker begins with one half of the tests and takes over tests of the other when it has no more, so most modules
 # run in one worker and their servers start once.
 PAIR := -n 2 --dist worksteal
-FAST := -m "not slow" $(PAIR)
+FAST := tests/unit -m "not slow" $(PAIR)
 
 # Many images set this variable. Each of the hundreds of Python processes of a test run would then compile Beam, pandas
 # and the test modules: a third of all CPU time.
@@ -27,10 +27,10 @@ help:       ## what there is
 run: $(READY_FOR_DEMO)  ## the demo: Spanner (emulator or simulated), Spark, a kill, a proof (two to three minutes)
 	$(BIN)/python -m $(DEMO) $(ARGS)
 
-test: $(READY)      ## every test (about 13 minutes on two cores)
+test: $(READY)      ## every test (half an hour on two cores)
 	$(BIN)/python -m pytest $(PAIR) $(ARGS)
 
-check: lint         ## the fast part (one to two minutes)
+check: lint         ## lint and the unit tests (two to three minutes)
 	$(BIN)/python -m pytest $(FAST) $(ARGS)
 
 # Every step runs, also after one that failed: each writes evidence of its own.
