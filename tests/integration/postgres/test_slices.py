@@ -39,10 +39,14 @@ def test_slices_of_a_busy_log_lose_nothing_repeat_nothing_and_are_equal_when_rep
     database.publish()
     stream = slices(database, table="public.t")
     done = threading.Event()
+    slice_was_read = threading.Semaphore(0)
 
     def write(first: int) -> None:
         with psycopg.connect(database.dsn, autocommit=True) as session:
             for number in range(first, first + 300):
+                # No writer is so fast that everything is in the first slice.
+                if number % 100 == 0:
+                    assert slice_was_read.acquire(timeout=60)
                 with session.transaction():
                     session.execute("insert into t values (%s, %s)", (number, number))
                     session.execute("update t set v = -v where id = %s", (number,))
@@ -65,6 +69,7 @@ def test_slices_of_a_busy_log_lose_nothing_repeat_nothing_and_are_equal_when_rep
             stream.commit(after)
         before = after
         batches += 1
+        slice_was_read.release(len(writers))
     join(*writers)
     inserted = [value for op, value, *_ in found if op == "CREATE"]
     updated = [value for op, value, *_ in found if op == "UPDATE"]
