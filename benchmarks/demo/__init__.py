@@ -1,10 +1,9 @@
 """`make run`: a bank on the Spanner emulator, its change stream into files on Spark, a kill, and a proof.
 
-bank      the tables, and the transactions of a bank
-writers   a process that commits such transactions until it is told to end
-proof     compares the files with the tables, with the oracle of the tests
+service   which Spanner is used
 postgres  the same for PostgreSQL, with an incremental snapshot (`make run ARGS=postgres`)
-__main__  the steps of the demo
+spark     a Spark program without Beam (`make run ARGS=spark`)
+__main__  the steps of the demo; the bank and the proof are those of `penstock quickstart` (`penstock_emulators.demo`)
 """
 
 from penstock.launch.reporter import ignore_import_warnings

@@ -10,32 +10,30 @@ differences are printed), 3 if the machine lacks something (the remedy is printe
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.demo import bank, current_state, postgres, spark
-from benchmarks.demo.proof import Proof, prove
+from benchmarks.demo import current_state, postgres, spark
 from benchmarks.demo.service import choose
-from benchmarks.demo.waiting import PATIENCE_SECONDS, PipelineEndedError, wait_for, wait_for_end
-from benchmarks.demo.writers import connect
 from penstock.compat import UTC
 from penstock.launch.run import ExitCode
+from penstock_emulators.demo import bank
+from penstock_emulators.demo.proof import Proof, prove
+from penstock_emulators.demo.waiting import PipelineEndedError, stop, wait_for, wait_for_end
+from penstock_emulators.demo.writers import connect, finish, writing
+from penstock_emulators.oracle.kill import Run
+from penstock_emulators.oracle.lines import count_lines
 from penstock_emulators.spanner import EmulatorStartError
-from tests.support.oracle.kill import Run
-from tests.support.oracle.lines import visible_files
 
 PROJECT, INSTANCE, DATABASE = "penstock-demo", "demo", "bank"
 MIN_MODS, MIN_EVENTS = 20_000, 15
+MODS_PER_SECOND = 400
 EPOCH_SECONDS = "1"
 """Longer than the default of 0.5 s: on a busy machine the emulator answers late, and short epochs repeat queries."""
 
@@ -72,26 +70,7 @@ class Pipeline:
 
     def lines(self) -> int:
         """Return the number of published lines."""
-        return sum(path.read_bytes().count(b"\n") for path in visible_files(self.output))
-
-
-@contextmanager
-def writing(environment: dict[str, str], seed: int) -> Iterator[subprocess.Popen[str]]:
-    """Run a child process that writes until its standard input is closed."""
-    command = [sys.executable, "-m", "benchmarks.demo.writers", PROJECT, INSTANCE, DATABASE]
-    child = subprocess.Popen(
-        [*command, str(seed), str(MIN_MODS)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-        start_new_session=True,
-    )
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.wait()
+        return count_lines(self.output)
 
 
 def wait_for_lines(pipeline: Pipeline, run: Run, count: int) -> None:
@@ -116,14 +95,6 @@ def run_killed_in_the_middle(pipeline: Pipeline, seconds: float) -> Run:
         run.kill()
         raise
     return run
-
-
-def stop(run: Run) -> None:
-    """Stop it with SIGINT, as Ctrl-C does."""
-    run.send(signal.SIGINT)
-    status = run.wait(PATIENCE_SECONDS)
-    if status != 130:
-        raise RuntimeError(f"after Ctrl-C the pipeline ended with status {status}, not 130")
 
 
 def report(proof: Proof, folder: Path) -> int:
@@ -184,14 +155,15 @@ def _with_a_bank(
     database = connect(PROJECT, INSTANCE, DATABASE)
     opened = bank.open_accounts(database)
     pipeline = Pipeline(folder, start, environment)
-    with writing(environment, seed) as writers:
+    source = (PROJECT, INSTANCE, DATABASE)
+    with writing(source, environment, seed=seed, min_mods=MIN_MODS, rate=MODS_PER_SECOND) as writers:
         announce(
             f"Writing, and running spanner-to-files on Spark for {seconds:g} seconds; SIGKILL in the middle"
         )
         with run_killed_in_the_middle(pipeline, seconds) as run:
-            written = _finish(writers)
-            total = written["mods"] + opened
-            announce(f"The writers stopped after {written['transactions']:,} transactions; catching up")
+            written = finish(writers)
+            total = written.mods + opened
+            announce(f"The writers stopped after {written.transactions:,} transactions; catching up")
             wait_for_lines(pipeline, run, total)
             announce("Everything is published: stopping with Ctrl-C")
             stop(run)
@@ -223,14 +195,6 @@ def _second_act(
         wrong += differing
     print(f"    Tables: {folder / 'lake'}")
     return 1 if wrong else 0
-
-
-def _finish(writers: subprocess.Popen[str]) -> dict[str, Any]:
-    """Let the writers end; return the counts that they print."""
-    out, _ = writers.communicate(timeout=PATIENCE_SECONDS)
-    if writers.returncode != 0:
-        raise RuntimeError("the writers failed; see above")
-    return json.loads(out)
 
 
 def _arguments() -> argparse.Namespace:

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tests.support.oracle.kill import Run
+from penstock_emulators.oracle.kill import Run
 
 COLUMNS = {
     "Accounts": "AccountId, Owner, Balance, OpenedOn",

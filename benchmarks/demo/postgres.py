@@ -25,13 +25,13 @@ from typing import Any
 
 import psycopg
 
-from benchmarks.demo.waiting import PATIENCE_SECONDS, wait_for
 from penstock.launch.run import ExitCode
+from penstock_emulators.demo.waiting import PATIENCE_SECONDS, wait_for
 from penstock_emulators.gcloud import EmulatorNotFoundError
+from penstock_emulators.oracle.kill import Run
+from penstock_emulators.oracle.lines import read_lines, visible_files
 from penstock_emulators.postgres import PostgresServer
 from penstock_emulators.server_process import EmulatorStartError
-from tests.support.oracle.kill import Run
-from tests.support.oracle.lines import read_lines, visible_files
 
 ACCOUNTS, ORDERS, TOTAL = 500, 12_000, 500 * 1000
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))

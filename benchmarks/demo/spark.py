@@ -19,13 +19,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.demo.waiting import PATIENCE_SECONDS, PipelineEndedError, wait_for
-from benchmarks.demo.writers import connect
 from penstock.launch.run import ExitCode
+from penstock_emulators.demo.waiting import PATIENCE_SECONDS, PipelineEndedError, wait_for
+from penstock_emulators.demo.writers import connect
+from penstock_emulators.oracle.kill import Run
 from penstock_emulators.server_process import EmulatorStartError
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 from tests.support.oracle.change_feed import NotCompleteError, complete_batches, replay, rows_of, written
-from tests.support.oracle.kill import Run
 
 PROJECT, INSTANCE, DATABASE, KEYS = "penstock-demo", "demo", "shop", 200
 DDL = [

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.support.oracle.kill import Run, python
+from penstock_emulators.oracle.kill import Run, python
 from tests.support.sinks import TARGETS, TargetUnderTest
 from tests.support.sinks.queues import message_entry
 from tests.support.sinks.source import PER_SECOND, number_at

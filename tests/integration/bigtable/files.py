@@ -10,9 +10,9 @@ from typing import Any
 
 from penstock.compat import UTC
 from penstock.io.bigtable import AddToCell, DeleteCells, DeleteFamily, MergeToCell, SetCell
+from penstock_emulators.oracle.kill import python
+from penstock_emulators.oracle.lines import Line
 from tests.integration.bigtable.replay import Cells, apply
-from tests.support.oracle.kill import python
-from tests.support.oracle.lines import Line
 
 
 def rfc3339(seconds: float) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from penstock_emulators.oracle.kill import Run, session_members
+from penstock_emulators.oracle.lines import Line, count_lines, read_lines
 from tests.integration.bigtable.files import (
     cells_of,
     command,
@@ -18,8 +20,6 @@ from tests.integration.bigtable.files import (
     repeated,
     rfc3339,
 )
-from tests.support.oracle.kill import Run, session_members
-from tests.support.oracle.lines import Line, count_lines, read_lines
 
 pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow(seconds=40)]
 

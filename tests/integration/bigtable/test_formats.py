@@ -24,12 +24,12 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from penstock.io.bigtable import AddToCell, DeleteCells, DeleteFamily, MergeToCell, SetCell
 from penstock.pipelines.bigtable_to_files import bigtable_to_files
 from penstock.runner import PySparkRunner
+from penstock_emulators.oracle import kill
+from penstock_emulators.oracle.kill import After, python
+from penstock_emulators.oracle.lines import Line, read_lines
 from tests.integration.bigtable.conftest import INSTANCE, PROJECT, Table, row_key
 from tests.integration.bigtable.files import cells_of, differences, rfc3339
 from tests.integration.bigtable.replay import Cells, apply
-from tests.support.oracle import kill
-from tests.support.oracle.kill import After, python
-from tests.support.oracle.lines import Line, read_lines
 from tests.support.schema_registry import SchemaRegistryServer
 
 pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow]

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from penstock_emulators.oracle import kill
+from penstock_emulators.oracle.kill import After
+from penstock_emulators.oracle.lines import read_lines
 from tests.integration.bigtable.files import (
     cells_of,
     command,
@@ -19,9 +22,6 @@ from tests.integration.bigtable.files import (
     repeated,
     rfc3339,
 )
-from tests.support.oracle import kill
-from tests.support.oracle.kill import After
-from tests.support.oracle.lines import read_lines
 
 pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow(seconds=50)]
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from penstock_emulators.oracle.kill import session_members
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 from penstock_emulators.spanner import SpannerEmulator
-from tests.support.oracle.kill import session_members
 
 PROJECT, INSTANCE, DATABASE, STREAM = "my-project", "main", "shop", "OrdersStream"
 DDL = [

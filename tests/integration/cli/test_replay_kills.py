@@ -13,9 +13,9 @@ from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, Ta
 from penstock.io.sql.target import SqlTarget
 from penstock.io.sql.write import connector_of
 from penstock.io.staging.delivery import Delivery
+from penstock_emulators.oracle import kill
+from penstock_emulators.oracle.kill import Later
 from penstock_emulators.postgres import PostgresServer
-from tests.support.oracle import kill
-from tests.support.oracle.kill import Later
 from tests.support.sinks.databases import InTransaction
 from tests.unit.cli.test_replay import SHOP, letter, refused
 

@@ -19,15 +19,15 @@ from pathlib import Path
 import pytest
 
 from penstock.object_stores import locate, store_at
+from penstock_emulators.oracle.kill import POLL_SECONDS, Run
+from penstock_emulators.oracle.lines import read_lines
+from penstock_emulators.oracle.rules import counted
 from tests.conftest import CAMPAIGN
 from tests.support.cluster.counting import PER_SECOND
 from tests.support.cluster.standalone import CORES, StandaloneCluster, can_hide
 from tests.support.object_stores.bucket import Bucket, Watcher
 from tests.support.object_stores.faults import FaultProxy
 from tests.support.object_stores.servers import MOTO, VERSITYGW, RunningServer
-from tests.support.oracle.kill import POLL_SECONDS, Run
-from tests.support.oracle.lines import read_lines
-from tests.support.oracle.rules import counted
 from tests.support.waiting import PATIENCE_SECONDS
 from tools.environments import VERSIONS, install_command
 from tools.matrix.__main__ import interpreter

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock_emulators.oracle.kill import After, FileAppears, Later, Moment, campaign, python
+from penstock_emulators.oracle.lines import Line, read_lines
+from penstock_emulators.oracle.rules import counted
 from tests.integration.files.counting import PER_SECOND
-from tests.support.oracle.kill import After, FileAppears, Later, Moment, campaign, python
-from tests.support.oracle.lines import Line, read_lines
-from tests.support.oracle.rules import counted
 from tests.support.oracle.watch import Consumer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=50)]

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.io.files import WriteToJsonLines
 from penstock.runner import PySparkRunner
+from penstock_emulators.oracle.lines import read_lines
+from penstock_emulators.oracle.rules import counted
 from tests.integration.files.counting import count_fn
-from tests.support.oracle.lines import read_lines
-from tests.support.oracle.rules import counted
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from penstock_emulators.oracle.kill import POLL_SECONDS, FileAppears, Moment, Run
 from tests.integration.files.test_kills import SECONDS, Folders
-from tests.support.oracle.kill import POLL_SECONDS, FileAppears, Moment, Run
 from tests.support.oracle.watch import Consumer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]

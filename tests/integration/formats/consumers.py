@@ -1,8 +1,8 @@
 """One small consumer for each format. It knows the format's documentation and the types of its table, nothing else.
 
 Each takes the parsed lines of files in their order, and returns the rows that remain: by table, then by key. Values
-have the form of `tests.support.oracle.replay.plain`, which the rows of the real tables have too. Two records with one
-identity raise an AssertionError.
+have the form of `penstock_emulators.oracle.replay.plain`, which the rows of the real tables have too. Two records with
+one identity raise an AssertionError.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
-from tests.support.oracle.change import nanoseconds
-from tests.support.oracle.lines import Line
+from penstock_emulators.oracle.change import nanoseconds
+from penstock_emulators.oracle.lines import Line
 
 Row = dict[str, Any]
 Tables = dict[str, dict[int, Row]]

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from penstock.compat import UTC
-from tests.support.oracle.replay import read_table, read_types
+from penstock_emulators.oracle.replay import read_table, read_types
 from tests.support.waiting import join
 
 PROJECT = INSTANCE = "penstock-test"

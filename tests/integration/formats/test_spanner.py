@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from penstock.compat import UTC
+from penstock_emulators.oracle import kill
+from penstock_emulators.oracle.kill import After, python
+from penstock_emulators.oracle.lines import read_lines
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 from penstock_emulators.spanner import SpannerEmulator
 from tests.integration.formats import consumers
 from tests.integration.formats.database import INSTANCE, PROJECT, TABLES, Database
-from tests.support.oracle import kill
-from tests.support.oracle.kill import After, python
-from tests.support.oracle.lines import read_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=20)]
 

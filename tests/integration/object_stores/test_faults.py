@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock_emulators.oracle.kill import POLL_SECONDS, Run, python, session_members
+from penstock_emulators.oracle.lines import Line, read_lines
+from penstock_emulators.oracle.rules import counted
 from tests.conftest import Campaign
 from tests.integration.files.counting import PER_SECOND
 from tests.support.object_stores.bucket import Bucket, Watcher, bucket_of
 from tests.support.object_stores.faults import FaultProxy, Faults
 from tests.support.object_stores.servers import AZURITE, GCS, MOTO, VERSITYGW, RunningServer, Server
-from tests.support.oracle.kill import POLL_SECONDS, Run, python, session_members
-from tests.support.oracle.lines import Line, read_lines
-from tests.support.oracle.rules import counted
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]
 

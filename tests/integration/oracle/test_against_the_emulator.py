@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.demo import bank
-from benchmarks.demo.writers import connect
 from penstock.compat import UTC
+from penstock_emulators.demo import bank
+from penstock_emulators.demo.writers import connect
+from penstock_emulators.oracle.change import Change, changes_of
+from penstock_emulators.oracle.lines import Line
+from penstock_emulators.oracle.replay import differences, read_table, read_types, replay
+from penstock_emulators.oracle.rules import nothing_doubled, transactions_whole
+from penstock_emulators.oracle.stream import Stream, as_content, read_stream, strays
 from penstock_emulators.spanner import SpannerEmulator
-from tests.support.oracle.change import Change, changes_of
-from tests.support.oracle.lines import Line
-from tests.support.oracle.replay import differences, read_table, read_types, replay
-from tests.support.oracle.rules import nothing_doubled, transactions_whole
-from tests.support.oracle.stream import Stream, as_content, read_stream, strays
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 

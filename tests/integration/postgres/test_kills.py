@@ -17,12 +17,12 @@ import pytest
 
 from penstock.compat import UTC
 from penstock.io.postgres import parse_lsn
+from penstock_emulators.oracle import kill
+from penstock_emulators.oracle.kill import After, python
+from penstock_emulators.oracle.lines import Line, read_lines
 from penstock_emulators.postgres import PostgresServer
 from tests.integration.postgres.conftest import VERSIONS, Database
 from tests.integration.postgres.workload import CREATE, Writers
-from tests.support.oracle import kill
-from tests.support.oracle.kill import After, python
-from tests.support.oracle.lines import Line, read_lines
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=20)]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from penstock_emulators.oracle import kill
+from penstock_emulators.oracle.lines import read_lines
 from tests.integration.postgres.conftest import VERSIONS, Database
 from tests.integration.postgres.test_kills import command, command_of
-from tests.support.oracle import kill
-from tests.support.oracle.lines import read_lines
 
 pytestmark = [
     pytest.mark.slow,

@@ -20,12 +20,12 @@ import pytest
 
 from penstock.io.change_streams.incremental.signal_folder import write_signal
 from penstock.io.postgres import parse_lsn
+from penstock_emulators.oracle import kill
+from penstock_emulators.oracle.kill import python
+from penstock_emulators.oracle.lines import Line, read_lines
 from penstock_emulators.postgres import PostgresServer
 from tests.integration.postgres.conftest import VERSIONS, Database
 from tests.integration.postgres.test_kills import kill_python_worker
-from tests.support.oracle import kill
-from tests.support.oracle.kill import python
-from tests.support.oracle.lines import Line, read_lines
 from tests.support.waiting import join, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=30)]

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from penstock_emulators.oracle.kill import FileAppears, Later, Moment, campaign, python
+from penstock_emulators.oracle.lines import Line, read_lines
 from tests.integration.runner.programs import stateful as program
-from tests.support.oracle.kill import FileAppears, Later, Moment, campaign, python
-from tests.support.oracle.lines import Line, read_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.oracle.kill import python
+from penstock_emulators.oracle.kill import python
 from tests.support.oracle.memory import measure
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.campaign]

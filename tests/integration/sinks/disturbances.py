@@ -20,7 +20,15 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from tests.support.oracle.kill import POLL_SECONDS, After, FileAppears, Later, Moment, Run, session_members
+from penstock_emulators.oracle.kill import (
+    POLL_SECONDS,
+    After,
+    FileAppears,
+    Later,
+    Moment,
+    Run,
+    session_members,
+)
 from tests.support.sinks import TargetUnderTest
 from tests.support.sinks.source import PER_SECOND
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from penstock_emulators.oracle.kill import python
 from tests.integration.sinks.disturbances import ALL, DRIVER, EXECUTOR, WORKER, Disturbed, schedule
-from tests.support.oracle.kill import python
 from tests.support.sinks import TARGETS, TargetUnderTest
 from tests.support.sinks.refused import refusal_faults
 from tests.support.sinks.source import Truth

@@ -14,11 +14,11 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.compat import UTC
+from penstock_emulators.oracle import kill
+from penstock_emulators.oracle.kill import After, python
 from penstock_emulators.postgres import PostgresServer
 from tests.integration.postgres.conftest import VERSIONS, Database
 from tests.integration.postgres.workload import CREATE, Writers
-from tests.support.oracle import kill
-from tests.support.oracle.kill import After, python
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

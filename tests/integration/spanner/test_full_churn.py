@@ -19,14 +19,14 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from penstock.compat import UTC
 from penstock.pipelines.spanner_to_files import spanner_to_files
+from penstock_emulators.oracle.change import Change, changes_of
+from penstock_emulators.oracle.kill import Run, python
+from penstock_emulators.oracle.lines import read_lines
+from penstock_emulators.oracle.replay import differences, read_table, replay
+from penstock_emulators.oracle.rules import broken_rules
 from tests.conftest import CAMPAIGN
 from tests.integration.formats.database import COLUMNS, value_of
 from tests.integration.spanner.conftest import GOOGLESQL, INSTANCE, POSTGRESQL, PROJECT, nanoseconds_of
-from tests.support.oracle.change import Change, changes_of
-from tests.support.oracle.kill import Run, python
-from tests.support.oracle.lines import read_lines
-from tests.support.oracle.replay import differences, read_table, replay
-from tests.support.oracle.rules import broken_rules
 from tests.support.oracle.watermarks import broken_watermarks, staged_files
 from tests.support.watermark_observer import WatermarkObserver
 from tests.support.writers import WriterThreads

@@ -13,15 +13,15 @@ import pytest
 
 from penstock.compat import UTC
 from penstock.io.change_streams.incremental.signal_folder import write_signal
+from penstock_emulators.oracle import kill
+from penstock_emulators.oracle.change import Change, changes_of
+from penstock_emulators.oracle.kill import python
+from penstock_emulators.oracle.lines import read_lines
+from penstock_emulators.oracle.replay import differences, read_table, read_types, replay
+from penstock_emulators.oracle.rules import broken_rules
 from tests.conftest import CAMPAIGN
 from tests.integration.spanner.conftest import INSTANCE, PROJECT, TABLES
 from tests.integration.spanner.test_snapshot_kills import GOOGLE, published
-from tests.support.oracle import kill
-from tests.support.oracle.change import Change, changes_of
-from tests.support.oracle.kill import python
-from tests.support.oracle.lines import read_lines
-from tests.support.oracle.replay import differences, read_table, read_types, replay
-from tests.support.oracle.rules import broken_rules
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -13,6 +13,12 @@ from typing import Any
 import pytest
 
 from penstock.compat import UTC
+from penstock_emulators.oracle import kill
+from penstock_emulators.oracle.change import changes_of, nanoseconds
+from penstock_emulators.oracle.kill import After, python
+from penstock_emulators.oracle.lines import read_lines
+from penstock_emulators.oracle.replay import differences, read_table, read_types, replay
+from penstock_emulators.oracle.rules import broken_rules
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 from tests.integration.spanner.conftest import (
     GOOGLESQL,
@@ -22,12 +28,6 @@ from tests.integration.spanner.conftest import (
     TABLES,
     on_both_services,
 )
-from tests.support.oracle import kill
-from tests.support.oracle.change import changes_of, nanoseconds
-from tests.support.oracle.kill import After, python
-from tests.support.oracle.lines import read_lines
-from tests.support.oracle.replay import differences, read_table, read_types, replay
-from tests.support.oracle.rules import broken_rules
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=25)]
 

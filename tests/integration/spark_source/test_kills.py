@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from penstock_emulators.oracle.kill import Run
 from penstock_emulators.postgres import PostgresServer, installed_servers
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 from tests.support.oracle.change_feed import complete_batches, replay, rows_of, written
-from tests.support.oracle.kill import Run
 from tests.support.waiting import join
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=90)]

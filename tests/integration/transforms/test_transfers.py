@@ -16,11 +16,11 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from penstock.compat import UTC
 from penstock.runner import PySparkRunner
+from penstock_emulators.oracle import kill
+from penstock_emulators.oracle.kill import After, python
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 from penstock_emulators.spanner import SpannerEmulator
 from tests.integration.transforms.transfers import Bank, build, check_barriers, check_transactions
-from tests.support.oracle import kill
-from tests.support.oracle.kill import After, python
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=10)]
 

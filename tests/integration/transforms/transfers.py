@@ -30,7 +30,7 @@ from penstock.transforms import (
     ShardRecord,
     ToChangeEvents,
 )
-from tests.support.oracle.lines import Line, read_lines
+from penstock_emulators.oracle.lines import Line, read_lines
 from tests.support.waiting import join
 
 PROJECT = INSTANCE = "penstock-test"

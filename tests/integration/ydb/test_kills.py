@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from penstock_emulators.oracle import kill
+from penstock_emulators.oracle.kill import FileAppears, Later, python
+from penstock_emulators.oracle.lines import Line, read_lines
 from penstock_emulators.ydb import YdbEmulator
 from tests.integration.ydb.conftest import Table, Writers
-from tests.support.oracle import kill
-from tests.support.oracle.kill import FileAppears, Later, python
-from tests.support.oracle.lines import Line, read_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=35)]
 

@@ -24,8 +24,8 @@ from types import TracebackType
 import pyspark
 
 from penstock.runner.spark.java import find_java, launcher_home
+from penstock_emulators.oracle.kill import Run, session_members
 from penstock_emulators.server_process import free_port, listens
-from tests.support.oracle.kill import Run, session_members
 
 HOME = Path(pyspark.__file__).parent
 START_SECONDS = 60.0

@@ -1,9 +1,8 @@
-"""The independent checker of a pipeline's output. Nothing here imports penstock.
+"""More of the independent checker in `penstock_emulators.oracle`. Nothing here imports penstock.
 
-- `lines` reads an output folder in the order that the files promise.
-- `rules` are the conditions that the changes in every output must meet.
-- `replay` applies the changes and compares the result with the tables.
-- `stream` reads a change stream with an ordinary client.
 - `watch` is a consumer that looks at the output during the whole run and takes files away.
-- `kill` runs a pipeline and kills it from another process, with all processes that it started.
+- `watermarks` compares the watermarks of a run with its files.
+- `change_feed` reads what a Spark query has written from a data source.
+- `naive_spanner_reader` reads a change stream to its end, as slowly and simply as can be.
+- `memory` measures the processes of a program.
 """

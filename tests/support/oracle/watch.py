@@ -17,7 +17,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from tests.support.oracle.lines import visible_files
+from penstock_emulators.oracle.lines import visible_files
 from tests.support.waiting import join
 
 

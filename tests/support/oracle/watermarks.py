@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from tests.support.oracle.change import nanoseconds
-from tests.support.oracle.lines import visible_files
+from penstock_emulators.oracle.change import nanoseconds
+from penstock_emulators.oracle.lines import visible_files
 
 _CLOCK_STEP_NS = 10_000_000
 """How much later than a checkpoint a file may seem to be staged: the kernel's clock for files has steps."""

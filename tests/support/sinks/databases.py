@@ -11,7 +11,7 @@ from google.auth.credentials import AnonymousCredentials
 from msgspec.structs import replace
 
 from penstock.event import ChangeEvent
-from tests.support.oracle.kill import FileAppears, Moment
+from penstock_emulators.oracle.kill import FileAppears, Moment
 from tests.support.sinks.faults import log_faults, replica_faults
 from tests.support.sinks.source import BAD_OWNER, Truth, cells_of, whole
 from tests.support.sinks.target import (

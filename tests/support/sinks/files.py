@@ -13,7 +13,7 @@ import pytest
 
 from penstock.event import ChangeEvent
 from penstock.io.staging.local import LocalStore
-from tests.support.oracle.kill import FileAppears, Moment
+from penstock_emulators.oracle.kill import FileAppears, Moment
 from tests.support.sinks.faults import log_faults
 from tests.support.sinks.source import BAD_OWNER, Truth, owner_key
 from tests.support.sinks.spark_examples import example

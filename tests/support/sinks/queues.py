@@ -13,7 +13,7 @@ import pytest
 
 from penstock.event import ChangeEvent
 from penstock.transforms.formats.formatted import FormattedRecord
-from tests.support.oracle.kill import FileAppears, Moment
+from penstock_emulators.oracle.kill import FileAppears, Moment
 from tests.support.sinks.faults import log_faults
 from tests.support.sinks.source import BAD_OWNER, Truth, owner_key
 from tests.support.sinks.target import EmulatedTarget, Options, Refused, TargetUnderTest, apply

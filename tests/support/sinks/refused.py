@@ -9,7 +9,7 @@ from typing import Any
 import apache_beam as beam
 
 from penstock.io.files import WriteToJsonLines
-from tests.support.oracle.lines import read_lines
+from penstock_emulators.oracle.lines import read_lines
 from tests.support.sinks.source import BAD_NUMBER, BAD_OWNER, BAD_WRITER, number_at
 from tests.support.sinks.target import Refused
 

@@ -10,8 +10,8 @@ import apache_beam as beam
 import pytest
 
 from penstock.event import ChangeEvent
+from penstock_emulators.oracle.kill import FileAppears, Moment
 from penstock_emulators.server_process import ServerProcess, free_port
-from tests.support.oracle.kill import FileAppears, Moment
 from tests.support.sinks.faults import log_faults, replica_faults
 from tests.support.sinks.source import Truth
 from tests.support.sinks.target import Options, Refused, TargetUnderTest, apply, carry_calls

@@ -29,7 +29,7 @@ from penstock.io.staging.connector import Connector
 from penstock.io.staging.delivery import Delivery, EventBatch, Sender, Sent
 from penstock.io.staging.send_after_commit import SendAfterCommit
 from penstock_emulators.emulator import Emulator
-from tests.support.oracle.kill import Moment
+from penstock_emulators.oracle.kill import Moment
 from tests.support.sinks.network import Network
 from tests.support.sinks.source import Truth
 

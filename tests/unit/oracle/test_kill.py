@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.oracle.kill import After, FileAppears, Later, Run, campaign, kill_at, session_members
+from penstock_emulators.oracle.kill import After, FileAppears, Later, Run, campaign, kill_at, session_members
 from tests.support.waiting import wait_until
 
 FAMILY = """

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.oracle.change import Change, changes_of, nanoseconds
-from tests.support.oracle.lines import read_lines
-from tests.support.oracle.replay import differences, plain, replay
-from tests.support.oracle.rules import broken_rules, counted
+from penstock_emulators.oracle.change import Change, changes_of, nanoseconds
+from penstock_emulators.oracle.lines import read_lines
+from penstock_emulators.oracle.replay import differences, plain, replay
+from penstock_emulators.oracle.rules import broken_rules, counted
 from tests.support.oracle.watch import Consumer
 from tests.support.oracle.watermarks import Report, StagedFile, broken_watermarks
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from penstock_emulators.oracle.lines import Line
 from tests.integration.postgres.test_snapshot_kills import (
     TABLES,
     assert_every_change_once,
     assert_rows_follow_only_what_they_see,
     replayed,
 )
-from tests.support.oracle.lines import Line
 
 
 def line(kind, new, old=None, at=None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.demo.waiting import PATIENCE_SECONDS, Patience
+from penstock_emulators.demo.waiting import PATIENCE_SECONDS, Patience
 
 
 def test_a_slow_pipeline_may_take_any_time_as_long_as_it_publishes_something() -> None:

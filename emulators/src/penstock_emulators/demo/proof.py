@@ -12,12 +12,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benchmarks.demo import bank
-from tests.support.oracle.change import Change, changes_of
-from tests.support.oracle.lines import read_lines, visible_files
-from tests.support.oracle.replay import differences, read_table, read_types, replay
-from tests.support.oracle.rules import broken_rules
-from tests.support.oracle.stream import Stream, read_stream
+from penstock_emulators.demo import bank
+from penstock_emulators.oracle.change import Change, changes_of
+from penstock_emulators.oracle.lines import read_lines, visible_files
+from penstock_emulators.oracle.replay import differences, read_table, read_types, replay
+from penstock_emulators.oracle.rules import broken_rules
+from penstock_emulators.oracle.stream import Stream, read_stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from datetime import datetime, timezone
 from itertools import pairwise
 
-from tests.support.oracle.change import Change
-from tests.support.oracle.lines import Line
+from penstock_emulators.oracle.change import Change
+from penstock_emulators.oracle.lines import Line
 
 
 def nothing_doubled(changes: Sequence[Change]) -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from tests.support.oracle.change import Change, nanoseconds
+from penstock_emulators.oracle.change import Change, nanoseconds
 
 Row = dict[str, Any]
 """A row by column name, each value in the form of `plain`."""
@@ -99,7 +99,7 @@ def _json(value: Any) -> Any:
     return json.loads(value if isinstance(value, str) else value.serialize())
 
 
-_PLAIN = {
+_PLAIN: dict[str, Callable[[Any], Any]] = {
     "INT64": int,
     "NUMERIC": lambda value: Decimal(value).normalize(),
     "FLOAT64": float,

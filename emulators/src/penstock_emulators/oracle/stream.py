@@ -36,7 +36,7 @@ class Stream:
 def read_stream(database: Any, name: str, start: datetime, end: datetime) -> Stream:
     """Read all partitions and their children from `start` to `end`, both inclusive."""
     stream = Stream()
-    waiting = [(None, start)]
+    waiting: list[tuple[str | None, datetime]] = [(None, start)]
     while waiting:
         token, since = waiting.pop()
         for data, _heartbeats, children in _query(database, name, token, since, end):

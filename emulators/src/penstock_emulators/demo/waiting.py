@@ -1,13 +1,14 @@
-"""Waiting for a pipeline: as long as it publishes something, however slow the machine is."""
+"""Waiting for a pipeline: as long as it publishes something, however slow the machine is. And stopping it."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.oracle.kill import Run
-from tests.support.oracle.lines import visible_files
+from penstock_emulators.oracle.kill import Run
+from penstock_emulators.oracle.lines import visible_files
 
 PATIENCE_SECONDS = 180.0
 """How long a pipeline may publish nothing before the demo fails. Also the limit for steps that only end a process."""
@@ -46,8 +47,14 @@ class Patience:
             raise RuntimeError(f"{what} did not come: nothing was published for {PATIENCE_SECONDS:g} s")
 
 
-def wait_for(run: Run, output: Path, met: Callable[[], object], what: str) -> None:
-    """Wait until `met` returns true.
+def wait_for(
+    run: Run,
+    output: Path,
+    met: Callable[[], object],
+    what: str,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
+    """Wait until `met` returns true. `meanwhile` is called several times a second.
 
     Raises:
         PipelineEndedError: the pipeline ended.
@@ -57,6 +64,7 @@ def wait_for(run: Run, output: Path, met: Callable[[], object], what: str) -> No
     def met_by_a_living_pipeline() -> bool:
         if met():
             return True
+        meanwhile()
         if not run.alive():
             raise PipelineEndedError(run.wait(0))
         return False
@@ -72,6 +80,19 @@ def wait_for_end(run: Run, output: Path) -> int:
     """
     _wait(output, lambda: not run.alive(), "the end of the pipeline")
     return run.wait(0)
+
+
+def stop(run: Run) -> None:
+    """Stop a pipeline with SIGINT, as Ctrl-C does.
+
+    Raises:
+        RuntimeError: it ended with another status than that of Ctrl-C.
+        TimeoutExpired: it still runs after `PATIENCE_SECONDS`.
+    """
+    run.send(signal.SIGINT)
+    status = run.wait(PATIENCE_SECONDS)
+    if status != 130:
+        raise RuntimeError(f"after Ctrl-C the pipeline ended with status {status}, not 130")
 
 
 def _wait(output: Path, met: Callable[[], object], what: str) -> None:
