@@ -51,7 +51,7 @@ def require_extra(extra: str, module: str) -> None:
 
 def install_command(*extras: str) -> str:
     """Return the command that installs extras. No package index has Penstock, so it is installed from a clone."""
-    folders = " ./emulators" if "emulators" in extras else ""
+    folders = " ./emulators" if {"emulators", "quickstart"} & set(extras) else ""
     return f"pip install '.[{','.join(extras)}]'{folders} in a clone of Penstock"
 
 

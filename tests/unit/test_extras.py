@@ -69,7 +69,9 @@ def test_the_extra_all_brings_every_extra_for_users() -> None:
     found = extras()
     listed = found.pop("all").strip().removeprefix("penstock[").removesuffix("]").split(",")
     included = {"runner"}  # in `spark`
-    assert sorted(listed) == sorted(found.keys() - {"java", "emulators", *FOR_THE_CLONE} - included)
+    assert sorted(listed) == sorted(
+        found.keys() - {"java", "emulators", "quickstart", *FOR_THE_CLONE} - included
+    )
 
 
 def test_every_extra_for_users_is_documented() -> None:
@@ -99,7 +101,7 @@ def test_no_page_and_no_message_tells_to_install_penstock_from_an_index() -> Non
     "arguments",
     [["-m", "penstock.cli.main", "emulator", "bigtable"], ["-m", "benchmarks.demo.bigtable_users"]],
 )
-def test_the_programs_of_the_quickstart_name_the_extra_that_is_missing(
+def test_the_programs_of_the_bigtable_example_name_the_extra_that_is_missing(
     tmp_path: Path, arguments: list[str]
 ) -> None:
     """Without the extra, as after the `pip install` of README: one line, no traceback."""

@@ -42,6 +42,7 @@ from penstock.cli.inputs import Problem, from_flags
 from penstock.cli.json_schema import json_schema as job_schema
 from penstock.cli.package import package
 from penstock.cli.preview import run_preview
+from penstock.cli.quickstart import quickstart
 from penstock.cli.redaction import redacted, resume_command, secret_names, shown_value
 from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import begin_session
@@ -339,6 +340,7 @@ for _command in (
     snapshot,
     package,
     emulator,
+    quickstart,
 ):
     cli.add_command(_command)
 

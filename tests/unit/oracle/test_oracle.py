@@ -10,11 +10,15 @@ import pytest
 from penstock_emulators.oracle.change import Change, changes_of, nanoseconds
 from penstock_emulators.oracle.lines import read_lines
 from penstock_emulators.oracle.replay import differences, plain, replay
-from penstock_emulators.oracle.rules import broken_rules, counted
+from penstock_emulators.oracle.rules import Counts, broken_rules, count_faults, counted
 from tests.support.oracle.watch import Consumer
 from tests.support.oracle.watermarks import Report, StagedFile, broken_watermarks
 
-ORACLE = Path(__file__).parents[2] / "oracle"
+ROOT = Path(__file__).parents[3]
+FOLDERS = [
+    ROOT / "emulators" / "src" / "penstock_emulators" / "oracle",
+    ROOT / "tests" / "support" / "oracle",
+]
 
 
 def change(number: int, mod_type: str = "UPDATE", **fields: object) -> Change:
@@ -41,15 +45,32 @@ HISTORY = [change(1, "INSERT"), change(2), change(3)]
 TYPES = {"T": {"Id": "INT64", "V": "STRING"}}
 
 
-def test_the_oracle_imports_nothing_from_penstock():
-    for path in ORACLE.glob("*.py"):
+@pytest.mark.parametrize("folder", FOLDERS, ids=str)
+def test_the_oracle_imports_nothing_from_penstock(folder):
+    modules = list(folder.glob("*.py"))
+    assert len(modules) > 3
+    for path in modules:
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in getattr(node, "names", [])] + [
                 getattr(node, "module", None) or ""
             ]
-            assert not [name for name in names if name.startswith(("penstock", "apache_beam", "pyspark"))], (
-                path
-            )
+            foreign = [name for name in names if name.startswith(("penstock", "apache_beam", "pyspark"))]
+            assert [name for name in foreign if not name.startswith("penstock_emulators.oracle")] == [], path
+
+
+@pytest.mark.parametrize(
+    ("history", "counts"),
+    [
+        (HISTORY, Counts(0, 0, 0)),
+        (HISTORY[:2], Counts(lost=1, doubled=0, out_of_order=0)),
+        ([*HISTORY, HISTORY[1]], Counts(lost=0, doubled=1, out_of_order=0)),
+        ([HISTORY[0], HISTORY[0], HISTORY[2]], Counts(lost=1, doubled=1, out_of_order=0)),
+        ([HISTORY[0], HISTORY[2], HISTORY[1]], Counts(lost=0, doubled=0, out_of_order=1)),
+        ([], Counts(lost=3, doubled=0, out_of_order=0)),
+    ],
+)
+def test_lost_doubled_and_disordered_changes_are_counted_apart(history, counts):
+    assert count_faults(history, {change.identity for change in HISTORY}) == counts
 
 
 def test_a_correct_history_breaks_no_rule():

@@ -13,22 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from penstock_emulators.demo import bank
-from penstock_emulators.oracle.change import Change, changes_of
+from penstock_emulators.oracle.change import Change, Identity, changes_of
 from penstock_emulators.oracle.lines import read_lines, visible_files
 from penstock_emulators.oracle.replay import differences, read_table, read_types, replay
-from penstock_emulators.oracle.rules import broken_rules
+from penstock_emulators.oracle.rules import Counts, broken_rules, count_faults
 from penstock_emulators.oracle.stream import Stream, read_stream
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The size of the comparison, and the differences: sentences that contain no values."""
+    """The size of the comparison, its counts, and the differences: sentences that contain no values.
+
+    `wrong` is empty if the proof holds. It also has differences that are not counted, such as a wrong column.
+    """
 
     files: int
     mods: int
     transactions: int
     rows: int
     stream: Stream
+    counts: Counts
     wrong: tuple[str, ...]
 
 
@@ -38,10 +42,11 @@ def prove(output: Path, database: Any, start: datetime, end: datetime) -> Proof:
     stream = read_stream(database, bank.STREAM, start, end)
     types = read_types(database)
     tables = {name: read_table(database, name, types[name], key) for name, key in bank.KEYS.items()}
+    expected = _identities(stream)
     wrong = [
         *broken_rules(changes),
         *differences(replay(changes), tables, types),
-        *_missing(changes, stream),
+        *_missing(changes, expected),
         *_money(changes),
     ]
     return Proof(
@@ -50,13 +55,18 @@ def prove(output: Path, database: Any, start: datetime, end: datetime) -> Proof:
         transactions=len({change.transaction for change in changes}),
         rows=sum(map(len, tables.values())),
         stream=stream,
+        counts=count_faults(changes, expected),
         wrong=tuple(wrong),
     )
 
 
-def _missing(changes: list[Change], stream: Stream) -> Iterator[str]:
-    """The files hold exactly the changes that an ordinary reader of the stream finds."""
-    expected = {(record[2], record[1], mod) for record in stream.records for mod in range(len(record[6]))}
+def _identities(stream: Stream) -> set[Identity]:
+    """Return the `Change.identity` of each change that an ordinary reader of the stream finds."""
+    return {(record[2], record[1], mod) for record in stream.records for mod in range(len(record[6]))}
+
+
+def _missing(changes: list[Change], expected: set[Identity]) -> Iterator[str]:
+    """The files hold exactly the changes of the stream."""
     found = {change.identity for change in changes}
     if lost := expected - found:
         yield f"{len(lost)} of the stream's {len(expected)} changes are not in the files"

@@ -14,6 +14,8 @@ from penstock_emulators.oracle.lines import Line
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
 
 Version = tuple[int, str, int]
+Identity = tuple[str, str, int]
+"""Transaction, record sequence, and index in the record: no two changes of a stream share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,7 @@ class Change:
     last_in_partition: bool
 
     @property
-    def identity(self) -> tuple[str, str, int]:
-        """A value that no other change has."""
+    def identity(self) -> Identity:
         return (self.transaction, *self.version[1:])
 
 

@@ -6,11 +6,12 @@ An empty list means that the rule holds. The sentences name files, tables and tr
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence, Set
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
 
-from penstock_emulators.oracle.change import Change
+from penstock_emulators.oracle.change import Change, Identity
 from penstock_emulators.oracle.lines import Line
 
 
@@ -99,6 +100,28 @@ def broken_rules(changes: Iterable[Change]) -> list[str]:
     """Return all violations in `changes`, which are in the order of the files."""
     found = list(changes)
     return [sentence for rule in ALL for sentence in rule(found)]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many changes are lost, how often changes are repeated, and how many come after a later one of their key."""
+
+    lost: int
+    doubled: int
+    out_of_order: int
+
+
+def count_faults(changes: Sequence[Change], expected: Set[Identity]) -> Counts:
+    """Count the faults of `changes`, which are in the order of the files; `expected` are all changes of the source."""
+    first: dict[Identity, Change] = {}
+    for change in changes:
+        first.setdefault(change.identity, change)
+    return Counts(
+        lost=len(expected - first.keys()),
+        doubled=len(changes) - len(first),
+        # Where a change is repeated, it is also out of order; it counts only as doubled.
+        out_of_order=len(in_order_per_key(list(first.values()))),
+    )
 
 
 def counted(lines: Iterable[Line], key: str, number: str, expected: dict[Hashable, int]) -> list[str]:
