@@ -18,7 +18,7 @@ FAST := tests/unit -m "not slow" $(PAIR)
 # and the test modules: a third of all CPU time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check campaign mutants evidence matrix lint types bench site dist lock clean help
+.PHONY: run quickstart test check campaign mutants evidence matrix lint types bench site dist lock clean help
 .DEFAULT_GOAL := help
 
 help:       ## what there is
@@ -26,6 +26,9 @@ help:       ## what there is
 
 run: $(READY_FOR_DEMO)  ## the demo: Spanner (emulator or simulated), Spark, a kill, a proof (two to three minutes)
 	$(BIN)/python -m $(DEMO) $(ARGS)
+
+quickstart: $(READY_FOR_DEMO)  ## penstock quickstart: the same in short, on a simulated database (about 40 seconds)
+	$(BIN)/penstock quickstart $(ARGS)
 
 test: $(READY)      ## every test (half an hour on two cores)
 	$(BIN)/python -m pytest $(PAIR) $(ARGS)
