@@ -5,7 +5,8 @@ oldest. The first one that contains the key wins. `seal` writes the changes as a
 newest runs into it, as long as they are not much larger than the data to write (size-tiered compaction). So n sealed
 bytes are rewritten O(log n) times, there are O(log n) runs, and all runs together are at most about three times as
 large as the live data. A tombstone (the entry of a deleted key) is dropped when no older run contains its key. Until
-then it counts as many bytes as the value that it hides.
+then it counts as many bytes as the value that it hides. A run of large entries waits until several can be merged at
+once: a sink writes its open file as large entries and deletes them soon, mostly before a merge would have helped.
 
 A buffer that grows too large moves to a scratch file, and large runs are merged through one, so a store of any size
 needs little memory. No record names a sealed run until the driver commits. A failed attempt leaves unused files only.
@@ -18,9 +19,10 @@ import contextlib
 import heapq
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from typing import TypeVar
 
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.names import RunName, run_age, run_key_groups
@@ -41,6 +43,8 @@ from penstock.runner.store.runs import (
     successor,
 )
 
+Value = TypeVar("Value")
+
 TIER = 2
 """A run is merged if it is at most this many times as large as everything newer than it."""
 
@@ -50,9 +54,14 @@ LARGE_BYTES = 64 << 20
 SPILL_BYTES = 64 << 20
 """Maximum memory of the buffer. Beyond it, the entries move to a scratch file."""
 
-_LARGE_ENTRY_BYTES = 16 << 10
-"""Entries of this mean size are large at a quarter of `SPILL_BYTES` and `LARGE_BYTES`. The limits are high for small
-entries: each scratch file makes look-ups slower, and files are slower to merge. For few large ones neither is so.
+LARGE_ENTRY_BYTES = 16 << 10
+"""Entries of this mean size are large at half of `SPILL_BYTES` and a quarter of `LARGE_BYTES`. The limits are high for
+small entries: each scratch file makes look-ups slower, and files are slower to merge. For few large ones neither is so.
+"""
+
+LARGE_RUNS = 8
+"""Runs of large entries are merged when there are so many that would be merged. There are few look-ups for the bytes
+that such runs hold, so more runs cost little.
 """
 
 _SPILLED_CACHE_KIB = 256
@@ -152,7 +161,7 @@ class StateStore:
         # Test with `in`, because None in the buffer means that the key is deleted.
         if wanted in self._buffer:
             return self._buffer[wanted]
-        return self._newest_stored(wanted)
+        return _newest(self._stored(wanted), wanted, Run.get)
 
     def put(self, key_group: int, key: bytes, value: bytes) -> None:
         """Set the value of a key."""
@@ -248,7 +257,7 @@ class StateStore:
     def _is_large(self, taken: Sequence[StateRun]) -> bool:
         entries = len(self._buffer) + sum(run.entries for run in taken)
         size = self._buffered_bytes() + sum(run.size for run in taken)
-        return size > (LARGE_BYTES // 4 if size >= entries * _LARGE_ENTRY_BYTES else LARGE_BYTES)
+        return size > (LARGE_BYTES // 4 if size >= entries * LARGE_ENTRY_BYTES else LARGE_BYTES)
 
     def _key(self, key_group: int, key: bytes) -> bytes:
         if not self._first <= key_group <= self._last:
@@ -266,14 +275,14 @@ class StateStore:
         self._buffer[key] = value
         self._held += _ENTRY_BYTES + len(key) + (len(value) if value else 0)
         # The first comparison is for speed: it is false for most writes.
-        if self._held > self._spill_bytes // 4 and self._held > self._max_held():
+        if self._held > self._spill_bytes // 2 and self._held > self._max_held():
             self._spill()
 
     def _max_held(self) -> int:
-        return self._spill_bytes // 4 if self._has_large_entries() else self._spill_bytes
+        return self._spill_bytes // 2 if self._has_large_entries() else self._spill_bytes
 
     def _has_large_entries(self) -> bool:
-        return self._held >= len(self._buffer) * _LARGE_ENTRY_BYTES
+        return self._held >= len(self._buffer) * LARGE_ENTRY_BYTES
 
     def _spill(self) -> None:
         """Move the buffer to a scratch file, unless its memory was overestimated."""
@@ -292,14 +301,14 @@ class StateStore:
             self._spilled_keys.append(frozenset(self._buffer) if self._has_large_entries() else None)
         self._buffer, self._sorted, self._held = {}, None, 0
 
-    def _newest_stored(self, key: bytes) -> bytes | None:
-        """Return the value of a key, without the buffer."""
+    def _stored(self, key: bytes) -> Iterator[Run]:
+        """Yield, newest first, the spilled and sealed runs that may contain a run key."""
         spilled = (
             run
             for run, keys in zip(reversed(self._spilled), reversed(self._spilled_keys), strict=True)
             if keys is None or key in keys
         )
-        return _newest(itertools.chain(spilled, self._runs_with_group(self._runs, key)), key)
+        return itertools.chain(spilled, self._runs_with_group(self._runs, key))
 
     def _open(self, run: StateRun) -> Run:
         opened = self._opened.get(run.name)
@@ -357,24 +366,33 @@ class StateStore:
         # A timer that is set and cleared within an epoch leaves such a tombstone. If they were kept, each epoch of such
         # a pipeline would write a run.
         for key in [key for key, value in self._buffer.items() if value is None]:
-            value = self._newest_stored(key)
-            if value is None:
+            length = _newest(self._stored(key), key, Run.length)
+            if length is None:
                 del self._buffer[key]
             else:
-                hidden += len(value)
+                hidden += length
         self._sorted = None
         return hidden
 
     def _choose_runs_to_merge(self, hidden: int) -> tuple[list[StateRun], list[StateRun]]:
         """Return the runs that stay as they are, and the newest ones that are merged into the next run."""
-        weight = max(SMALL_BYTES, self._buffered_bytes() + sum(map(Run.size, self._spilled)) + hidden)
+        written = self._buffered_bytes() + sum(map(Run.size, self._spilled))
+        weight = max(SMALL_BYTES, written + hidden)
         split = len(self._runs)
         # The weight includes the bytes that tombstones hide. So a run that deletes much is merged with the run from
         # which it deletes, and the space is freed.
         while split and _counted_bytes(self._runs[split - 1]) <= TIER * weight:
             split -= 1
             weight += _counted_bytes(self._runs[split]) + self._runs[split].hides
-        return self._runs[:split], self._runs[split:]
+        kept, taken = self._runs[:split], self._runs[split:]
+        return (self._runs, []) if self._may_wait(taken, written, hidden) else (kept, taken)
+
+    def _may_wait(self, taken: Sequence[StateRun], written: int, hidden: int) -> bool:
+        """Return whether runs are not merged yet: the next run has large entries, and a merge would free little."""
+        if not 0 < len(taken) < LARGE_RUNS or hidden + sum(run.hides for run in taken) > written:
+            return False
+        entries = len(self._buffer) + sum(map(Run.count, self._spilled))
+        return written + hidden >= entries * LARGE_ENTRY_BYTES
 
     def _buffered_bytes(self) -> int:
         return sum(len(key) + len(value or b"") for key, value in self._buffer.items())
@@ -431,11 +449,11 @@ class StateStore:
         """Drop tombstones of keys that no older run contains; return the bytes that the others hide."""
         hides, needless = 0, []
         for key in builder.tombstones():
-            value = _newest(self._runs_with_group(older, key), key)
-            if value is None:
+            length = _newest(self._runs_with_group(older, key), key, Run.length)
+            if length is None:
                 needless.append(key)
             else:
-                hides += len(value)
+                hides += length
         builder.drop(needless)
         return hides
 
@@ -464,16 +482,20 @@ class _NeededEntries:
     def __iter__(self) -> Iterator[Entry]:
         for entry in self._entries:
             if entry[1] is None:
-                hidden = _newest(self._store._runs_with_group(self._older, entry[0]), entry[0])
+                older = self._store._runs_with_group(self._older, entry[0])
+                hidden = _newest(older, entry[0], Run.length)
                 if hidden is None:
                     continue
-                self.hides += len(hidden)
+                self.hides += hidden
             yield entry
 
 
-def _newest(runs: Iterator[Run], key: bytes) -> bytes | None:
+def _newest(
+    runs: Iterator[Run], key: bytes, read: Callable[[Run, bytes], Value | object | None]
+) -> Value | None:
+    """Return what `read` finds in the first run that contains the key: None if that is a tombstone, or no run does."""
     for run in runs:
-        value = run.get(key)
+        value = read(run, key)
         if value is not ABSENT:
             return value  # type: ignore[return-value]  # ABSENT is the only other object
     return None

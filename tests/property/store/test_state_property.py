@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -58,17 +59,21 @@ class StateOverEpochs(RuleBasedStateMachine):
         small=st.sampled_from([0, 1 << 14, 1 << 16]),
         large=st.sampled_from([0, 1 << 26]),
         spill=st.sampled_from([500, 2000, 1 << 26]),
+        large_entry=st.sampled_from([1, 1 << 14]),
         bounds=st.just([0, GROUPS]),
     )
-    def begin(self, small, large, spill, bounds):
+    def begin(self, small, large, spill, large_entry, bounds):
         """Vary the thresholds, which decide about merges and scratch files and must not change reads."""
-        self.before = state.SMALL_BYTES, state.LARGE_BYTES, state.SPILL_BYTES
-        state.SMALL_BYTES, state.LARGE_BYTES, state.SPILL_BYTES = small, large, spill
+        self.limits = pytest.MonkeyPatch()
+        self.limits.setattr(state, "SMALL_BYTES", small)
+        self.limits.setattr(state, "LARGE_BYTES", large)
+        self.limits.setattr(state, "SPILL_BYTES", spill)
+        self.limits.setattr(state, "LARGE_ENTRY_BYTES", large_entry)
         self._open(bounds)
 
     def teardown(self):
-        if hasattr(self, "before"):
-            state.SMALL_BYTES, state.LARGE_BYTES, state.SPILL_BYTES = self.before
+        if hasattr(self, "limits"):
+            self.limits.undo()
 
     def _open(self, bounds):
         self.stores = [
