@@ -27,7 +27,7 @@ help:       ## what there is
 run: $(READY_FOR_DEMO)  ## the demo: Spanner (emulator or simulated), Spark, a kill, a proof (two to three minutes)
 	$(BIN)/python -m $(DEMO) $(ARGS)
 
-quickstart: $(READY_FOR_DEMO)  ## penstock quickstart: the same in short, on a simulated database (about 40 seconds)
+quickstart: $(READY_FOR_DEMO)  ## penstock quickstart: the same in short, on a simulated database (about a minute)
 	$(BIN)/penstock quickstart $(ARGS)
 
 test: $(READY)      ## every test (half an hour on two cores)

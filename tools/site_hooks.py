@@ -24,6 +24,7 @@ PAGES = {
 }
 """Page of the site to file of the repository."""
 
+_IMAGE = re.compile(r"!\[([^\]]*)\]\((?!https?:)([^)\s]+)\)")
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -52,4 +53,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return text
         return f"[{text}]({os.path.relpath(name, folder or '.')}{anchor})"
 
-    return _LINK.sub(link, markdown)
+    def image(match: re.Match[str]) -> str:
+        text, target = match.groups()
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(source), target)).removeprefix("docs/")
+        return f"![{text}]({os.path.relpath(there, folder or '.')})"
+
+    return _IMAGE.sub(image, _LINK.sub(link, markdown))

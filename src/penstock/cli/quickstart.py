@@ -33,7 +33,7 @@ def quickstart(folder: Path | None) -> None:
     """Watch a pipeline that is killed lose nothing.
 
     Starts a simulated database, a writer and a pipeline on Spark, kills the pipeline with SIGKILL, resumes it, and
-    compares output and database. It needs no cloud and about 40 seconds. Exit code 0: nothing is lost, doubled or out
+    compares output and database. It needs no cloud and about a minute. Exit code 0: nothing is lost, doubled or out
     of order; 1: something is.
     """
     ignore_import_warnings()
@@ -74,7 +74,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def _empty(folder: Path | None) -> Path:
     """Return an empty folder, which is created if it is missing."""
     if folder is None:
-        return Path(tempfile.mkdtemp(prefix="penstock-quickstart-"))
+        return Path(tempfile.mkdtemp(prefix="penstock-"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

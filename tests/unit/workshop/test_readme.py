@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from textwrap import indent
 
+from penstock.cli.resolve import resolve
+
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 
@@ -21,6 +23,23 @@ def test_the_library_example_is_short() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     compile(code, "README.md", "exec")
+
+
+def test_the_job_file_is_valid_and_has_ten_lines(tmp_path: Path) -> None:
+    (job,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    assert len(job.splitlines()) <= 10
+    (tmp_path / "job.yaml").write_text(job)
+    assert resolve(str(tmp_path / "job.yaml"), (), {}, {}).template.name == "postgres-to-files"
+
+
+def test_the_figures_on_the_first_screen_are_those_of_the_benchmarks() -> None:
+    figures = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    (ours,) = re.findall(r"^\| postgres to files \| 2 \|.*\| ([\d,]+) \| [\d.]+ \|$", figures, re.MULTILINE)
+    (theirs,) = re.findall(r"^\| Debezium's engine \|.*\| ([\d,]+) \| 1.00 \|$", figures, re.MULTILINE)
+    (latency,) = re.findall(r"^\| p50 \| (\d+) \(.*\) \| 1 ", figures, re.MULTILINE)
+    assert f"**{ours} changes per CPU second**" in README
+    assert f"reaches {theirs} " in README
+    assert f"{latency} ms (p50)" in README
 
 
 def test_every_relative_link_of_the_pages_leads_somewhere() -> None:

@@ -34,7 +34,7 @@ CHURN_SECONDS = 3.0
 MORE_LINES = 500
 """Lines that are published between two steps, at least."""
 
-SILENT_SECONDS = 3.0
+SILENT_SECONDS = 5.0
 """A wait says what it waits for this often."""
 
 _COLUMNS = 100
@@ -126,7 +126,7 @@ class Quickstart:
         print(
             "Penstock reads the changes of a database on Spark, is killed in the middle, and loses nothing."
         )
-        print("About 40 seconds, no cloud. Ctrl-C ends it and everything that it has started.\n")
+        print("About a minute, no cloud. Ctrl-C ends it and everything that it has started.\n")
         self._tell.step(
             "Starting a simulated Spanner, whose partitions split and merge, and a bank that writes to it.",
             f"$ {self._penstock} emulator spanner --simulated",
@@ -212,9 +212,9 @@ class Quickstart:
             f"{proof.rows:,} rows,",
             f"over {events['splits']} splits, {events['merges']} merges and {events['moves']} moves of partitions:",
         )
-        print(
-            f"\n          lost {counts.lost}, doubled {counts.doubled}, out of order {counts.out_of_order}\n"
-        )
+        print(f"\n          lost {counts.lost}, doubled {counts.doubled}, out of order {counts.out_of_order}")
+        if proof.wrong:
+            print()
         for sentence in proof.wrong[:_SHOWN_FINDINGS]:
             print(f"          WRONG: {sentence}")
         if proof.wrong:
@@ -225,8 +225,8 @@ class Quickstart:
         _print_table(
             f"In {folder.path}:",
             [
-                ("job.yaml", f"what runs and where; its steps and guarantees: {penstock} plan {job}"),
-                ("output", f"each change is a line: head -1 {shlex.quote(str(folder.output))}/Accounts/*/*"),
+                ("job.yaml", f"steps and guarantees: {penstock} plan {job}"),
+                ("output", f"a line for each change: head -1 {shlex.quote(str(folder.output))}/Accounts/*/*"),
                 ("checkpoint", f"position and state: {penstock} status {job}"),
                 ("pipeline.log", "what the pipeline has printed, before and after the kill"),
             ],

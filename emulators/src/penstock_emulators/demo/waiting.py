@@ -86,7 +86,7 @@ def stop(run: Run) -> None:
     """Stop a pipeline with SIGINT, as Ctrl-C does.
 
     Raises:
-        RuntimeError: it ended with another status than that of Ctrl-C.
+        RuntimeError: it did not end with the status of Ctrl-C, 130.
         TimeoutExpired: it still runs after `PATIENCE_SECONDS`.
     """
     run.send(signal.SIGINT)

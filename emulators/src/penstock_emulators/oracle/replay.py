@@ -24,7 +24,7 @@ class Replica:
     wrong: list[str] = field(default_factory=list)
 
     def apply(self, change: Change) -> None:
-        """Apply one change, and compare its old values with those of the row."""
+        """Apply one change, and compare its old values with the values of the row."""
         table = self.rows.setdefault(change.table, {})
         before = table.get(change.key)
         if (before is None) != (change.mod_type in ("INSERT", "READ")):
@@ -39,7 +39,7 @@ class Replica:
 
 
 def replay(changes: Iterable[Change]) -> Replica:
-    """Apply changes in the given order, which is that of the files."""
+    """Apply changes in the given order, which is the order of the files."""
     replica = Replica()
     for change in changes:
         replica.apply(change)

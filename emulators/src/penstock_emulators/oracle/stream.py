@@ -50,7 +50,7 @@ def read_stream(database: Any, name: str, start: datetime, end: datetime) -> Str
 def strays(stream: Stream) -> int:
     """Count how often the next change of a key is in a partition that does not descend from the previous one.
 
-    On the service this never happens: the keys of a child are among those of its parents. The emulator writes
+    On the service this never happens: the keys of a child are among the keys of its parents. The emulator writes
     everything into one partition at a time, and after its end into any other one.
     """
     latest: dict[str, str] = {}
