@@ -242,7 +242,6 @@ _REMEDIES = {
 SPARK_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -260,10 +259,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One Spark session for the whole run: `local[2,4]`, so that Spark tries the task of a killed worker again."""
     from pyspark.sql import SparkSession
 
+    from tests.support.spark_jvm import jvm_options
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[2,4]").appName("penstock-tests")
     for name, value in SPARK_SETTINGS.items():
         builder = builder.config(name, value)
+    builder = builder.config("spark.driver.extraJavaOptions", jvm_options())
     builder = builder.config("spark.local.dir", str(tmp_path_factory.mktemp("spark")))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

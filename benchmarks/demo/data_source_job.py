@@ -49,8 +49,13 @@ def session() -> Any:
 
 def main(format_: str, folder: str, trigger: str, *pairs: str) -> None:
     spark = session()
+    save_changes(spark, format_, folder, trigger, dict(pair.split("=", 1) for pair in pairs))
+    spark.stop()
+
+
+def save_changes(spark: Any, format_: str, folder: str, trigger: str, options: dict[str, str]) -> None:
+    """Run the query until it ends. It continues from the checkpoint in `folder`, if there is one."""
     register(spark)
-    options = dict(pair.split("=", 1) for pair in pairs)
 
     def save(changes: Any, batch: int) -> None:
         # The folder is named by the batch, so a repeated batch replaces its rows.
@@ -67,7 +72,6 @@ def main(format_: str, folder: str, trigger: str, *pairs: str) -> None:
         except Exception as error:
             if _LATE not in str(error) or attempt == START_ATTEMPTS - 1:
                 raise
-    spark.stop()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 
 from penstock_emulators.postgres import PostgresServer, installed_servers
 from tests.support.oracle.change_feed import replay, rows_of
+from tests.support.spark_jvm import jvm_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
 
@@ -43,7 +44,7 @@ def test_a_client_of_spark_connect_reads_the_same_rows(tmp_path: Path) -> None:
         program = [sys.executable, "-m", "benchmarks.demo.data_source_job", "penstock-postgres"]
         done = subprocess.run(
             [*program, str(tmp_path), "now", *options],
-            env={**os.environ, "SPARK_REMOTE": "local[2]"},
+            env={**os.environ, "SPARK_REMOTE": "local[2]", "SPARK_SUBMIT_OPTS": jvm_options()},
             capture_output=True,
             text=True,
             check=False,

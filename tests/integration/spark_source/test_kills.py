@@ -1,4 +1,8 @@
-"""Real Spark queries over the data sources: the driver is killed, the query continues, and the rows are the table."""
+"""Real Spark queries over the data sources: the driver is killed, the query continues, and the rows are the table.
+
+The queries that are killed run in a process of their own. The last one, which reads to the end, runs in the session of
+the tests.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from benchmarks.demo.data_source_job import save_changes
 from penstock_emulators.oracle.kill import Run
 from penstock_emulators.postgres import PostgresServer, installed_servers
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 from tests.support.oracle.change_feed import complete_batches, replay, rows_of, written
+from tests.support.spark_jvm import jvm_options
 from tests.support.waiting import join
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=90)]
@@ -49,7 +55,8 @@ class Writer(threading.Thread):
 def query(folder: Path, format_: str, trigger: str, options: dict[str, str]) -> Run:
     pairs = [f"{name}={value}" for name, value in options.items()]
     program = [sys.executable, "-m", "benchmarks.demo.data_source_job"]
-    return Run([*program, format_, str(folder), trigger, *pairs])
+    environment = {"SPARK_SUBMIT_OPTS": jvm_options()}
+    return Run([*program, format_, str(folder), trigger, *pairs], environment=environment)
 
 
 def wait_for_batches(run: Run, folder: Path, count: int) -> None:
@@ -68,11 +75,6 @@ def killed_and_continued(folder: Path, format_: str, options: dict[str, str], ki
             run.kill()
 
 
-def finished(folder: Path, format_: str, options: dict[str, str]) -> None:
-    with query(folder, format_, "now", options) as run:
-        assert run.process.wait(PATIENCE_SECONDS) == 0
-
-
 @pytest.fixture
 def spanner(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedSpanner]:
     with SimulatedSpanner.start(churn_seconds=1, seed=5) as service:
@@ -82,7 +84,7 @@ def spanner(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedSpanner]:
 
 
 def test_a_killed_query_over_spanner_with_churn_gives_the_table(
-    spanner: SimulatedSpanner, tmp_path: Path, campaign: Any
+    spanner: SimulatedSpanner, spark: Any, tmp_path: Path, campaign: Any
 ) -> None:
     from google.auth.credentials import AnonymousCredentials
     from google.cloud.spanner import Client, KeySet
@@ -109,12 +111,12 @@ def test_a_killed_query_over_spanner_with_churn_gives_the_table(
     with database.snapshot() as snapshot:
         ((now,),) = snapshot.execute_sql("SELECT CURRENT_TIMESTAMP")
     options = {"project": "penstock-test", "instance": "main", "database": "shop", "change_stream": "S"}
-    options |= {"table": "Orders", "start": now.rfc3339()}
+    options |= {"table": "Orders", "start": now.rfc3339(), "emulator_host": spanner.host}
     writer = Writer(change)
     writer.start()
     killed_and_continued(tmp_path, "penstock-spanner", options, campaign.size(1, 20))
     writer.stop()
-    finished(tmp_path, "penstock-spanner", options)
+    save_changes(spark, "penstock-spanner", str(tmp_path), "now", options)
     rows = rows_of(tmp_path / "rows")
     assert written(rows) == writer.written["write"]
     with database.snapshot() as snapshot:
@@ -122,7 +124,7 @@ def test_a_killed_query_over_spanner_with_churn_gives_the_table(
     assert replay(rows, "Id", "Value") == table
 
 
-def test_a_killed_query_over_postgres_gives_the_table(tmp_path: Path, campaign: Any) -> None:
+def test_a_killed_query_over_postgres_gives_the_table(spark: Any, tmp_path: Path, campaign: Any) -> None:
     with PostgresServer.start(version=max(installed_servers(), default=18)) as server:
         dsn = server.dsn()
         with psycopg.connect(dsn, autocommit=True) as session:
@@ -145,7 +147,7 @@ def test_a_killed_query_over_postgres_gives_the_table(tmp_path: Path, campaign: 
             options = {"dsn": dsn, "publication": "changes", "slot": "penstock", "table": "public.orders"}
             killed_and_continued(tmp_path, "penstock-postgres", options, campaign.size(1, 20))
             writer.stop()
-            finished(tmp_path, "penstock-postgres", options)
+            save_changes(spark, "penstock-postgres", str(tmp_path), "now", options)
             table = dict(session.execute("select id, value from orders").fetchall())
     rows = rows_of(tmp_path / "rows")
     assert written(rows) == writer.written["write"]
