@@ -91,11 +91,17 @@ class Epochs:
         return outputs
 
     def run_until(self, timestamp: int, seconds: float = 0.2, timeout: float = PATIENCE_SECONDS) -> None:
-        """Run epochs until the watermark has passed a commit timestamp."""
+        """Run epochs until the watermark has passed a commit timestamp.
+
+        An epoch that does not move the watermark is followed by a longer one: on a busy machine `seconds` may be too
+        few for a reader to open its streams, and each epoch opens them again.
+        """
         deadline = time.monotonic() + timeout
-        while self.residuals and self.watermark <= beam_watermark(timestamp):
+        length = seconds
+        while self.residuals and (before := self.watermark) <= beam_watermark(timestamp):
             assert time.monotonic() < deadline, "the watermark does not move"
-            self.run(seconds)
+            self.run(length)
+            length = seconds if self.watermark > before else 2 * length
 
     def run_to_the_end(self, seconds: float = 0.2, timeout: float = PATIENCE_SECONDS) -> list[Any]:
         """Run epochs until no work remains; return all committed records."""
