@@ -25,7 +25,7 @@ from penstock.transforms.formats.ydb_lines import changefeed_lines
 
 @options
 class LineageOptions(Options):
-    """What the sink `files` offers for sources with a lineage of partitions."""
+    """The options of the sink `files` for sources with a lineage of partitions."""
 
     lineage_log: Annotated[
         str | None, Accepts(pattern=".+", words="a path or a URL", example="/data/lineage")
@@ -36,7 +36,7 @@ class LineageOptions(Options):
 
 @options
 class BigtableLineOptions(LineageOptions):
-    """What the sink `files` offers for native lines of Bigtable's changes."""
+    """The options of the sink `files` for native lines of Bigtable's changes."""
 
     shape: Literal["change-log", "row"] = "change-log"
     """Shape of a native line: the fields of the change log, or a row whose cells are these fields."""

@@ -1,4 +1,4 @@
-"""The parameters of templates: what the code declares about source, choices about events, formats and sink."""
+"""The parameters of templates, derived from the options of source, events, formats and sink."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class UnknownTemplateError(UsageError, LookupError):
 
 
 class _Templates(Mapping[str, Template]):
-    """All templates by name, in alphabetical order. Each is made at the first access, in some 20 ms."""
+    """All templates by name, in alphabetical order. Each is made at the first access, in about 20 ms."""
 
     def __init__(self) -> None:
         self._made: dict[str, Template] = {}

@@ -146,8 +146,8 @@ def _within(seconds: float, request: Callable[[], None]) -> None:
     """Run a request in a thread, and wait for it for a limited time.
 
     Raises:
-        KafkaException: what the request raised, or a timeout. Then the request may go on, and its producer is not to be
-            used again.
+        KafkaException: the error of the request, or a timeout. After a timeout the request may go on, and its producer
+            must not be used again.
     """
     ended: Future[None] = Future()
 

@@ -62,7 +62,7 @@ class Merge(Protocol):
 
 
 class LogSteps:
-    """What was read of a slot: `position` and `watermark` after the last step that was returned.
+    """The steps of reading a slot; `position` and `watermark` are those after the last step that was returned.
 
     A step is (bytes in memory, records to emit, mark): a mark is the `FlatPosition` after the step, or `Ended`. It has
     one record or a few of one transaction, and perhaps its end.

@@ -53,7 +53,7 @@ def records_of(
 ) -> Iterator[LogRecord]:
     """Yield the records of a slice, in the order of the log.
 
-    `messages`: what a slot sends in version 1 of the protocol, from a position at or before the slice's start.
+    `messages`: messages of a slot in version 1 of the protocol, from a position at or before the slice's start.
 
     Raises:
         DecodeError: a message is damaged, or belongs to a streamed or prepared transaction.

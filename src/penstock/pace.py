@@ -29,7 +29,7 @@ class Pace:
     returning, should not return.
 
     `idle_until` is that deadline, or a function that returns it if it may change; `poll_seconds` is how often a reader
-    should look at it. Without `may_return` a reader should not return by itself: it is split.
+    should look at it. Without `may_return` a reader should not return: the runner splits it.
 
     The runner limits how many changes an epoch reads. A reader that emits several changes as one element counts them in
     `claimed`, because the runner sees elements only.

@@ -1,6 +1,6 @@
 """`penstock quickstart`: a pipeline that is killed and loses nothing.
 
-Database, bank and checker are those of penstock-emulators, a second distribution, imported when they are needed.
+Database, bank and checker are in penstock-emulators, a second distribution, imported when they are needed.
 """
 
 from __future__ import annotations

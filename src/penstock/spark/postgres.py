@@ -44,7 +44,7 @@ _LEFT_OUT = (
 
 @options
 class PostgresSourceOptions(SliceOptions, PostgresStreamOptions):
-    """The options of `penstock-postgres`: those of `ReadFromPostgresChangeStream` that a slice has, and `table`."""
+    """The options of `penstock-postgres`: `table`, and the options of `ReadFromPostgresChangeStream` for slices."""
 
 
 class PostgresDataSource(PenstockDataSource):
@@ -129,7 +129,7 @@ class PostgresSlices:
 
 
 def _with_own_time(event: ChangeEvent) -> ChangeEvent:
-    """Return the event with the time of its own commit: one that never falls would depend on where a slice begins."""
+    """Return the event with the time of its commit: a time that never falls would depend on where a slice begins."""
     committed = event.transaction.committed if event.transaction is not None else None
     if event.transaction is None or committed is None:
         return event

@@ -1,4 +1,4 @@
-"""What the data sources share: readers of PySpark over the slices of a source.
+"""The parts that the data sources share: readers of PySpark over the slices of a source.
 
 A source gives a `SlicedStream`: where it is now, the parts of a slice, the events of a part. Spark's checkpoint has the
 offsets; a batch that Spark repeats is the same slice, so it has equal rows.

@@ -34,7 +34,7 @@ _LEFT_OUT = (
 
 @options
 class SpannerSourceOptions(SliceOptions, SpannerStreamOptions):
-    """The options of `penstock-spanner`: those of `ReadFromSpannerChangeStream` that a slice has, and its own."""
+    """The options of `penstock-spanner`: its own, and the options of `ReadFromSpannerChangeStream` for slices."""
 
 
 class SpannerDataSource(PenstockDataSource):
