@@ -42,12 +42,13 @@ from sink_clients.rows import EMULATORS, row_contenders
 
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
 from penstock.event.change_rows import change_rows
-from penstock.event.coder import encode_event
+from penstock.event.coder import decode_event, encode_event
+from penstock.io.columnar.data_files import manifest
 from penstock.io.columnar.parquet import ParquetRows
 from penstock.io.delta.target import DeltaTarget
 from penstock.io.iceberg.target import IcebergTarget
 from penstock.io.staging import Delivery, StagedBatch
-from penstock.io.staging.batch import EventBlocks
+from penstock.io.staging.batch import EventBlocks, StagedEvents
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.epochs import EpochDelivery
@@ -91,6 +92,17 @@ def latest(events: Sequence[ChangeEvent]) -> pa.Table:
 def publishing(target: Any) -> Callable[[Any, int], None]:
     """Return the function that publishes staged batches as the epoch of a number."""
     return lambda batches, number: target.publish(EpochDelivery("s", "j", 1, number), batches)
+
+
+def writing_files(target: Any) -> Callable[[Any, int], None]:
+    """Return the function that does the work of tasks and driver: files of staged batches, and their commit."""
+
+    def write(batches: Sequence[StagedBatch], number: int) -> None:
+        events = StagedEvents(batches[0], RecordBlockCoder().decode, decode_event)
+        content = manifest("", map(target.write_file, target.plan_files(events, str(number))))
+        publishing(target)([StagedBatch(batches[0].delivery, len(events), 0, 0, content=content)], number)
+
+    return write
 
 
 def iceberg_properties(folder: Path) -> dict[str, str]:
@@ -145,7 +157,7 @@ def contenders(folder: Path) -> dict[str, tuple[Callable[[Any, int], None], Call
     return {
         "Parquet file": (parquet, blocks),
         "Parquet file, plain": (plain_parquet, rows),
-        "Delta log": (publishing(delta["log"]), lambda events: events),
+        "Delta log": (writing_files(delta["log"]), lambda events: events),
         "Delta log, plain": (lambda t, _: write_deltalake(made["plainlog"] / "t", t, mode="append"), rows),
         "Delta current": (publishing(delta["current"]), lambda events: events),
         "Delta current, plain": (plain_merge(made["plaincurrent"]), latest),

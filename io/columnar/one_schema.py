@@ -14,7 +14,7 @@ from functools import cache
 import msgspec
 
 from penstock.event.column_types import ColumnType
-from penstock.event.model import ChangeEvent, Column, Image, TableSchema
+from penstock.event.model import ChangeEvent, Column, Image, Source, TableSchema
 from penstock.event.plain_types import plain_type
 from penstock.event.schema_changes import Policy, SchemaChangedError, changed_type, wider_type
 from penstock.io.columnar.replica import TableEvents
@@ -36,16 +36,23 @@ def with_one_schema(name: str, table: TableEvents, held: TableSchema, policy: Po
     # Nothing to decide. With *ignore* the one schema may still differ from the table's.
     if len(schemas) < 2 and policy != "ignore":
         return table
-    known = {column.name: column.type for column in held}
-    joined, left_out = one_schema(name, known, schemas, policy)
-    for column in sorted(frozenset().union(*left_out.values())):
-        _warn_once(
-            f"column {column} of {table.source.qualified_table} has another type than in {name}, and "
-            "schema_changes='ignore': its new values are not written, and rows keep the value that they have"
-        )
+    joined, left_out = joined_schema(name, table.source, schemas, held, policy)
     return replace(
         table, events=[_adapted(event, joined, left_out.get(event.schema)) for event in table.events]
     )
+
+
+def joined_schema(
+    name: str, source: Source, schemas: Iterable[TableSchema], held: TableSchema, policy: Policy
+) -> tuple[TableSchema, dict[TableSchema, frozenset[str]]]:
+    """Return what `one_schema` does for the table `name` with the columns `held`; warn of columns that are left out."""
+    joined, left_out = one_schema(name, {column.name: column.type for column in held}, schemas, policy)
+    for column in sorted(frozenset().union(*left_out.values())):
+        _warn_once(
+            f"column {column} of {source.qualified_table} has another type than in {name}, and "
+            "schema_changes='ignore': its new values are not written, and rows keep the value that they have"
+        )
+    return joined, left_out
 
 
 def one_schema(

@@ -33,27 +33,33 @@ class ParquetRows:
 
     def content(self, blocks: Iterable[RecordBlock]) -> Iterator[bytes]:
         """Yield the whole file in one part: its footer, which comes last, describes all of it."""
-        import pyarrow.parquet
-
         from penstock.event.change_rows import change_row_schema, change_rows
 
         kept = list(blocks)
         # Parquet needs the whole schema before the first row group.
         schema = schema_of_blocks(kept)
-        buffer = io.BytesIO()
-        # Microseconds, because Spark refuses nanoseconds, and BigQuery rounds them.
-        options: dict[str, Any] = {"compression": self.compression, "coerce_timestamps": "us"}
-        with pyarrow.parquet.ParquetWriter(buffer, change_row_schema(schema), **options) as writer:
-            for block in kept:
-                # One row group per block bounds the memory that a reader needs.
-                writer.write_table(change_rows(list(events_of(block)), schema))
-        yield buffer.getvalue()
+        # One row group per block bounds the memory that a reader needs.
+        groups = (change_rows(list(events_of(block)), schema) for block in kept)
+        yield parquet_file(groups, change_row_schema(schema), self.compression)
 
     def rows_of_event(self, event: ChangeEvent, table: str) -> list[Written]:
         """Return the row of an event; see `penstock.io.staging.preview`."""
         from penstock.io.columnar.preview import rows_of_event
 
         return rows_of_event(event, table, "log")
+
+
+def parquet_file(groups: Iterable[Any], schema: Any, compression: ParquetCompression = "zstd") -> bytes:
+    """Return a Parquet file with one row group, or more, for each Arrow table of `groups`, all with `schema`."""
+    import pyarrow.parquet
+
+    buffer = io.BytesIO()
+    # Microseconds, because Spark refuses nanoseconds, and BigQuery rounds them.
+    options: dict[str, Any] = {"compression": compression, "coerce_timestamps": "us"}
+    with pyarrow.parquet.ParquetWriter(buffer, schema, **options) as writer:
+        for group in groups:
+            writer.write_table(group)
+    return buffer.getvalue()
 
 
 def events_of(block: RecordBlock) -> Iterator[ChangeEvent]:

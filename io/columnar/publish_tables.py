@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.io.columnar.data_files import PublishDataFiles
+from penstock.io.columnar.log_target import LogFilesTarget
 from penstock.io.staging.batch import EventBlocks
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.epochs import EpochTarget
@@ -15,7 +17,11 @@ def publish_tables(target: EpochTarget, *, options: StagingOptions) -> PublishEp
     All events are in one shard, so each epoch publishes the next part of the order of every table. A change of a key
     needs that, because it takes values from the row of the old key. More shards would not be faster: the driver writes
     the commits. Earlier versions had four shards by key.
+
+    The change log of a target of data files is written by the tasks; see `PublishDataFiles`.
     """
+    if isinstance(target, LogFilesTarget) and target.mode == "log":
+        return PublishDataFiles(target, options=options)
     return PublishEpochs(
         target,
         EventBlocks(RecordBlockCoder().encode),

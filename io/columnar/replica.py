@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import get_args
+from typing import Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -26,6 +26,16 @@ from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_plac
 from penstock.io.staging.batch import StagedBatch, StagedEvents
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.tables import EVERY_TABLE, TableSelection
+
+
+class OfTable(Protocol):
+    """Something that belongs to one table of the source."""
+
+    @property
+    def source(self) -> Source: ...
+
+
+_OfTable = TypeVar("_OfTable", bound=OfTable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ def events_of_epoch(
 
 
 def publish_tables_of_epoch(
-    tables: Iterable[TableEvents], publish: Callable[[TableEvents], None], policy: Policy
+    tables: Iterable[_OfTable], publish: Callable[[_OfTable], None], policy: Policy
 ) -> None:
     """Publish each table of an epoch. A table that can never be published does not keep the others from it.
 
@@ -107,7 +117,22 @@ def table_for(name: str, source: Source, sources: dict[str, Source]) -> str:
     Raises:
         UsageError: another source has the same table.
     """
-    table = name.format(table=source.table, schema=source.schema, database=source.database)
+    table = table_name(name, source)
+    check_source(table, source, sources)
+    return table
+
+
+def table_name(name: str, source: Source) -> str:
+    """Return the table for events of `source`, from a name with placeholders."""
+    return name.format(table=source.table, schema=source.schema, database=source.database)
+
+
+def check_source(table: str, source: Source, sources: dict[str, Source]) -> None:
+    """Note in `sources` that events of `source` go to a table.
+
+    Raises:
+        UsageError: another source has the same table.
+    """
     other = sources.setdefault(table, source)
     # Only schema and table are compared: one table may get the changes of several databases.
     if other != source and (other.schema, other.table) != (source.schema, source.table):
@@ -116,7 +141,6 @@ def table_for(name: str, source: Source, sources: dict[str, Source]) -> str:
             f"{table}: give the name a placeholder, one of {{table}}, {{schema}} and {{database}}, or use one sink for "
             "each table"
         )
-    return table
 
 
 def schema_change(

@@ -13,10 +13,11 @@ from typing import Any
 
 from typing_extensions import Self
 
-from penstock.event.change_rows import change_rows
+from penstock.errors import UsageError
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import TableChanges, fold
 from penstock.event.schema_changes import Policy, SchemaChange
+from penstock.io.columnar.data_files import files_of
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.one_schema import with_one_schema
 from penstock.io.columnar.preview import rows_of_event
@@ -24,7 +25,6 @@ from penstock.io.columnar.replica import (
     TableEvents,
     events_of_epoch,
     image_columns,
-    log_columns,
     publish_tables_of_epoch,
     table_for,
 )
@@ -90,6 +90,11 @@ class EpochTableTarget(ABC):
         return rows_of_event(event, table_for(self.pattern, event.source, {}), self.mode)
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
+        if any(files_of(batch) is not None for batch in batches):
+            raise UsageError(
+                f"the checkpoint holds changes for {self.pattern} that were staged with mode='log', and the mode is "
+                f"{self.mode}: start the pipeline once with mode='log', which writes them, and change the mode then"
+            )
         given: dict[str, Source] = {}
 
         def publish(events: TableEvents) -> None:
@@ -116,10 +121,16 @@ class EpochTableTarget(ABC):
         # A log appends always, so it does not need the keys.
         if self.mode != "log" and self._keys.are_new(name, before, events.events, commit.read_keys):
             commit = replace(commit, are_new=True)
-        write = {"log": commit.write_log, "current": commit.write_current, "history": commit.write_history}
-        write[self.mode](events)
+        self._write_events(commit, events)
         # If another writer committed too, the table has another snapshot, and the keys are read again.
         self._keys.committed(name, commit.committed(before))
+
+    def _write_events(self, commit: Any, events: TableEvents) -> None:
+        """Write events to a table, in the mode of the target."""
+        if self.mode == "history":
+            commit.write_history(events)
+        else:
+            commit.write_current(events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +189,6 @@ class TableCommit(ABC):
         """Return the versions that are valid."""
 
     @abstractmethod
-    def append_log(self, rows: Any, change: SchemaChange) -> None:
-        """Append change rows, a table of Arrow."""
-
-    @abstractmethod
     def write_rows(
         self,
         rows: list[StoredRow],
@@ -215,11 +222,6 @@ class TableCommit(ABC):
         if self.are_new:
             return None
         return forget_before(newest, self.stored("forgotten"), self.tombstone_seconds)
-
-    def write_log(self, events: TableEvents) -> None:
-        """Append the change rows. A new column is added to the three images."""
-        columns, change = log_columns(self.name, self.columns(), events.schema, self.policy)
-        self.append_log(change_rows(events.events, columns), change)
 
     def write_current(self, events: TableEvents) -> None:
         """Write the newest version of each row."""

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet
 
 from penstock.attempt import TOKEN_DIGITS
 from penstock.event.model import Source, TableSchema, Version
@@ -30,10 +32,11 @@ from penstock.io.columnar.arrow_rows import (
     rows_of_arrow,
     rows_to_arrow,
 )
+from penstock.io.columnar.data_files import DataFile
 from penstock.io.columnar.known_keys import SnapshotKeys
-from penstock.io.columnar.replica import (
-    schema_change,
-)
+from penstock.io.columnar.log_shape import LogShape, fitted
+from penstock.io.columnar.log_target import Folder, LogCommit, LogFilesTarget
+from penstock.io.columnar.replica import schema_change
 from penstock.io.columnar.table_rows import (
     DELETED,
     KEY,
@@ -43,21 +46,26 @@ from penstock.io.columnar.table_rows import (
     Mode,
     StoredRow,
 )
-from penstock.io.columnar.table_target import EpochTableTarget, TableCommit
 from penstock.io.delta.errors import DeltaTargetError, classify_error
+from penstock.io.delta.folder import folder_of, is_local
+from penstock.io.delta.statistics import statistics_of
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.options import TombstoneOptions
 from penstock.tables import EVERY_TABLE, TableSelection
 
 _EPOCH_BITS = 32
+# Versions and features of Delta's protocol for writers.
+_PLAIN_WRITER, _WRITER_WITH_FEATURES = 2, 7
+_PLAIN_FEATURES = frozenset(("appendOnly", "invariants", "timestampNtz", "deletionVectors", "v2Checkpoint"))
+_INVARIANTS = "delta.invariants"
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 """Delta stores one integer for each writer: the generation in the high bits, the epoch in the low ones."""
 
 
 @dataclass(frozen=True)
-class DeltaTarget(EpochTableTarget):
-    """See `EpochTableTarget`. `uri` may have placeholders; one table is one commit."""
+class DeltaTarget(LogFilesTarget):
+    """See `LogFilesTarget`. `uri` may have placeholders; one table is one commit."""
 
     uri: str
     mode: Mode
@@ -80,8 +88,8 @@ class DeltaTarget(EpochTableTarget):
             DeltaTargetError: it denies access, there is no such bucket, or the folder cannot be made.
         """
         # A local folder can be checked before delta-rs is asked.
-        folder = self.uri.removeprefix("file://")
-        if "://" not in folder:
+        if is_local(self.uri):
+            folder = self.uri.removeprefix("file://")
             above = folder.partition("{")[0]
             try:
                 check_creatable(folder if above == folder else os.path.dirname(above) or ".")
@@ -116,6 +124,19 @@ class DeltaTarget(EpochTableTarget):
         DeltaTable.create(uri, shape, mode="ignore", storage_options=dict(self.storage_options))
         return self._open(uri)
 
+    def _folder(self, table: str) -> Folder:
+        return folder_of(table, self.storage_options)
+
+    def _statistics(self, content: bytes, schema: pa.Schema) -> str:
+        return statistics_of(pyarrow.parquet.read_metadata(pa.BufferReader(content)), schema)
+
+    def _columns(self, table: Any) -> TableSchema:
+        return columns_of_arrow(_pyarrow_schema(table))
+
+    def _named(self, table: Any) -> Collection[str]:
+        # The names of the sink's files are unique, and need no escapes in a URI.
+        return {uri.rpartition("/")[2] for uri in table.file_uris()}
+
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> _Commit:
         return _Commit(table, name, delivery, self.schema_changes, self.tombstone_seconds)
 
@@ -138,7 +159,7 @@ def _errors(uri: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Commit(TableCommit):
+class _Commit(LogCommit):
     @property
     def snapshot(self) -> int:
         return int(self.table.version())
@@ -195,7 +216,8 @@ class _Commit(TableCommit):
         after, change = schema_change(self.name, held, wanted, self.policy)
         if change.widened:
             # In a separate commit before the rows: delta-rs cannot change a type and append in one.
-            self.rewrite(arrow_schema(TableSchema(after.columns[: len(held.columns)])))
+            shape = arrow_schema(TableSchema(after.columns[: len(held.columns)]))
+            self.rewrite(_read(self.table).select(shape.names).cast(shape))
         return after, change
 
     def read_keys(self) -> Iterator[list[str]]:
@@ -220,31 +242,62 @@ class _Commit(TableCommit):
         listed = "" if keys is None else "({})".format(", ".join(_quoted(key) for key in keys))
         return rows_of_arrow(_read(self.table, f"{condition} {listed}"))
 
-    def append_log(self, rows: pa.Table, change: SchemaChange) -> None:
-        if change.widened:
-            held = _pyarrow_schema(self.table)
-            nullable = pa.schema([field.with_nullable(True) for field in rows.schema])
-            self.rewrite(pa.unify_schemas([held, nullable], promote_options="permissive"))
-        self._append(rows)
+    def alter(self, shape: LogShape, source: Source) -> None:
+        from deltalake import CommitProperties, write_deltalake
 
-    def _append(self, rows: pa.Table) -> None:
-        """Append rows whose keys the table does not have. Tombstones stay until a commit that merges."""
+        if shape.change.widened:
+            # delta-rs cannot change a type, so the table is written again.
+            self.rewrite(fitted(_read(self.table), shape.columns, frozenset(), source))
+            return
+        write_deltalake(
+            self.table,
+            arrow_schema(shape.columns).empty_table(),
+            mode="append",
+            schema_mode="merge",
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+
+    @property
+    def takes_files(self) -> bool:
+        protocol = self.table.protocol()
+        features = set(protocol.writer_features or ())
+        # Other features concern the content of files: constraints, generated columns, other names of columns.
+        plain = protocol.min_writer_version <= _PLAIN_WRITER or (
+            protocol.min_writer_version == _WRITER_WITH_FEATURES and features <= _PLAIN_FEATURES
+        )
+        return (
+            plain
+            and not self.table.metadata().partition_columns
+            and _INVARIANTS not in self.table.schema().to_json()
+        )
+
+    def append(self, rows: pa.Table) -> None:
+        """Append rows, of which a table in another mode than *log* has no key. Tombstones stay."""
         from deltalake import write_deltalake
 
         write_deltalake(
             self.table, rows, mode="append", schema_mode="merge", commit_properties=self.properties()
         )
 
-    def rewrite(self, shape: pa.Schema) -> None:
-        """Give columns wider types. delta-rs has no type widening, so the table is written again, in one commit.
+    def add_files(self, files: Sequence[DataFile]) -> None:
+        from deltalake.transaction import AddAction
 
-        The rows stay the same, so the ledger does too, and a crash after it repeats nothing.
+        now_ms = time.time_ns() // 1_000_000
+        added = [AddAction(each.path, each.length, {}, now_ms, True, each.stats) for each in files]
+        self.table.create_write_transaction(
+            added, "append", self.table.schema(), commit_properties=self.properties()
+        )
+
+    def rewrite(self, rows: pa.Table) -> None:
+        """Give columns wider types: `rows` are the rows of the table. delta-rs has no type widening.
+
+        It is one commit. The rows stay the same, so the ledger does too, and a crash after it repeats nothing.
         """
         from deltalake import CommitProperties, write_deltalake
 
         write_deltalake(
             self.table,
-            _read(self.table).select(shape.names).cast(shape),
+            rows,
             mode="overwrite",
             schema_mode="overwrite",
             commit_properties=CommitProperties(max_commit_retries=0),
@@ -261,7 +314,7 @@ class _Commit(TableCommit):
     ) -> None:
         written = rows_to_arrow(rows, _written(after, change), source)
         if self.are_new:
-            self._append(written)
+            self.append(written)
             return
         forgotten = self.forget_before(changes.newest)
         properties = self.properties(changes.truncated, forgotten)
@@ -280,7 +333,7 @@ class _Commit(TableCommit):
     ) -> None:
         written = rows_to_arrow(rows, _written(after, change), source)
         if self.are_new:
-            self._append(written)
+            self.append(written)
             return
         on = f"t.{KEY} = s.{KEY} and t.{VERSION} = s.{VERSION}"
         merge = self._merge(written, change, on, self.properties())

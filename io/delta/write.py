@@ -35,8 +35,9 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
     What repeats: nothing. The commit of an epoch has its number as an application transaction, which is compared
     before the commit. Two drivers, or other writers of the table, change nothing about that.
     Watermark: each event holds it until its commit.
-    State: the events of the last `roll_seconds`; in the driver eight bytes for each key of a table, while rows of a
-    snapshot are written to it. Except in the mode ``log``, a commit reads the table in the driver.
+    State: the events of the last `roll_seconds`. In the mode ``log`` the tasks write files, and the driver commits
+    their names. In the others it keeps eight bytes for each key of a table, while rows of a snapshot are written to it,
+    and a commit reads the table there.
 
     Raises:
         UsageError: an argument is wrong, or delta-rs is missing (at construction).
@@ -47,9 +48,13 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
         # Imported here, because the module needs pyarrow.
         require_extra("delta", "deltalake")
         require_extra("delta", "pyarrow")
+        from penstock.io.delta.folder import is_local
         from penstock.io.delta.target import DeltaTarget
 
         uri = os.fspath(self.uri)
+        # Tasks write files too, and may have another working directory.
+        if is_local(uri) and not uri.startswith("file://"):
+            uri = os.path.abspath(uri)
         check_arguments("uri", uri, self.mode, self.schema_changes)
         target = DeltaTarget(
             uri, self.mode, self.schema_changes, dict(self.storage_options or {}), self.tombstone_seconds

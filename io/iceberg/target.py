@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.compat import UTC
 from penstock.errors import SeveralProblemsError
+from penstock.event.change_rows import change_rows
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.replica import TableChanges, encode_version
 from penstock.event.schema_changes import Policy, SchemaChange
@@ -31,6 +32,8 @@ from penstock.io.columnar.arrow_rows import (
 )
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.replica import (
+    TableEvents,
+    log_columns,
     schema_change,
 )
 from penstock.io.columnar.table_rows import (
@@ -151,6 +154,12 @@ class IcebergTarget(EpochTableTarget):
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> _Commit:
         return _Commit(table, name, delivery, self.schema_changes, self.tombstone_seconds)
 
+    def _write_events(self, commit: Any, events: TableEvents) -> None:
+        if self.mode == "log":
+            commit.write_log(events)
+        else:
+            super()._write_events(commit, events)
+
 
 def _without_repeated_commits(table: Any) -> Any:
     """Set the property only on this handle of the table: other writers keep their own setting."""
@@ -244,8 +253,10 @@ class _Commit(TableCommit):
             return []
         return rows_of_arrow(self.table.scan(row_filter=condition).to_arrow())
 
-    def append_log(self, rows: pa.Table, change: SchemaChange) -> None:
-        self.write(rows, alters=change.alters)
+    def write_log(self, events: TableEvents) -> None:
+        """Append the change rows. A new column is added to the three images."""
+        columns, change = log_columns(self.name, self.columns(), events.schema, self.policy)
+        self.write(change_rows(events.events, columns), alters=change.alters)
 
     def write_rows(
         self,

@@ -6,7 +6,7 @@ import copy
 import functools
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -18,7 +18,7 @@ from penstock.event.model import ChangeEvent
 from penstock.io.staging import delivery_coders  # noqa: F401  registers the coders of the values between the steps
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.collect import CollectRecordsFn, in_global_window
-from penstock.io.staging.epochs import EpochTarget, by_epoch
+from penstock.io.staging.epochs import EpochDelivery, EpochTarget, by_epoch
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.operations import clean_up
@@ -106,15 +106,25 @@ class PublishEpochs(beam.PTransform):
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
         # See `WriteStagedFiles.expand`.
         sink = sink_name(events.pipeline.transforms_stack[-1].full_label)
-        roll = RollBatchesFn(self._staging, sink, self._policy, self._format, inline_bytes=self._inline_bytes)
-        collect = CollectRecordsFn(encode_event, ShardOf(self._shards), closes=self._closes)
-        publish = _PublishEpochs(self._target, sink, self._staging, self._unavailable_seconds)
+        collect = CollectRecordsFn(encode_event, self._bucket(), closes=self._closes)
         return (
             in_global_window(events)
             | "Collect" >> beam.ParDo(collect)
-            | "Roll" >> ForgettingParDo(roll)
-            | "Publish" >> PublishOnDriver(publish)
+            | "Roll" >> ForgettingParDo(self._roll(sink))
+            | "Publish" >> PublishOnDriver(self._publish(sink))
         )
+
+    def _bucket(self) -> Callable[[ChangeEvent, int], str]:
+        """Return the function from an event to its shard."""
+        return ShardOf(self._shards)
+
+    def _roll(self, sink: str) -> RollBatchesFn:
+        """Return the step that stages batches."""
+        return RollBatchesFn(self._staging, sink, self._policy, self._format, inline_bytes=self._inline_bytes)
+
+    def _publish(self, sink: str) -> PublishBatches:
+        """Return the function of `PublishOnDriver`."""
+        return PublishBatches(self._target, sink, self._staging, self._unavailable_seconds)
 
     def display_data(self) -> dict[str, Any]:
         return {
@@ -124,7 +134,7 @@ class PublishEpochs(beam.PTransform):
         }
 
 
-class _PublishEpochs:
+class PublishBatches:
     """The function of `PublishOnDriver`, with a clean-up."""
 
     def __init__(
@@ -139,12 +149,15 @@ class _PublishEpochs:
         # One call for each epoch, because the ledger of the target has one entry for each.
         for delivery, each in by_epoch(batches):
             repeat_while_unavailable(
-                functools.partial(self._target.publish, delivery, each),
+                functools.partial(self._publish, delivery, each),
                 self._target.name,
                 self._unavailable_seconds,
                 time.monotonic,
                 time.sleep,
             )
+
+    def _publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
+        self._target.publish(delivery, batches)
 
     def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[StagedBatch]) -> None:
         """Delete batches that are published or belong to failed epochs; see `penstock.publish.CleansUp`."""

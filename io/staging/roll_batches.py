@@ -93,13 +93,13 @@ class RollBatchesFn(RollFilesFn):
             _epoch(attempt, number),
             attempt.drivers,
         )
-        parts = iter(self._format.content(blocks))
+        name = staged_name(self._sink, attempt, number)
+        parts = iter(self._content(name, blocks))
         # How long the content is shows only while it is made: what was read so far is the head of a file, if need be.
         head = b""
         for part in parts:
             head += part
             if len(head) > self._inline_bytes:
-                name = staged_name(self._sink, attempt, number)
                 staged = self._bundle.stage(name, chain([head], parts))
                 self._files.inc()
                 self._bytes.inc(staged.length)
@@ -107,6 +107,10 @@ class RollBatchesFn(RollFilesFn):
                     delivery, records, staged.length, staged.crc32, self._store.output, staged=name
                 )
         return StagedBatch(delivery, records, len(head), zlib.crc32(head), content=head)
+
+    def _content(self, name: str, blocks: Iterable[RecordBlock]) -> Iterable[bytes]:
+        """Return the content of the batch; `name` is staged by no other try and for no other batch."""
+        return self._format.content(blocks)
 
 
 def _epoch(attempt: Attempt, number: int) -> int:

@@ -10,7 +10,9 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from penstock.attempt import offering_staging
 from penstock.runner import PySparkRunner
+from penstock.runner.driver.cleanup import clean_ups
 from penstock.runner.driver.driver import Driver
 from penstock.runner.driver.read_on import read_on
 from penstock.runner.driver.residuals import Residuals
@@ -40,10 +42,12 @@ def run_stream(
     now_us: Callable[[], int] = wall_clock_us,
     inline_bytes: int = INLINE_BYTES,
     faulty: Callable[[Epoch], Epoch] = lambda epoch: epoch,
+    cleans_up: bool = False,
 ) -> CommitRecord:
     """Build a pipeline and run its epochs to the end, or until `stop` says so; return the last record.
 
     A record whose lists have more than `inline_bytes` has them in a side file. `faulty` may let tries of epochs fail.
+    `cleans_up`: sinks clean up after each commit.
 
     `on_commit` gets each record and the folder that has the checkpoint: `folder`, or one that goes when it is done.
     """
@@ -74,12 +78,20 @@ def run_stream(
             now_us=now_us,
             draining=draining,
         )
+
+        def committed(record: CommitRecord) -> None:
+            on_commit(record, home)
+            if cleans_up:
+                with offering_staging(checkpoint.staging_location):
+                    for clean in clean_ups(plan, record):
+                        clean(checkpoint.job)
+
         record = run_epochs(
             coordinator,
             faulty(driver),
             retries=0,
             stop=stop,
-            on_commit=lambda record: on_commit(record, home),
+            on_commit=committed,
         )
         driver.finalize_bundles(record)
         return record

@@ -68,7 +68,81 @@ def test_kills_leave_the_current_state_of_the_source(tmp_path: Path, campaign: A
     campaign.record("delta-kills", kills=killed, transactions=transactions, commits=commits)
 
 
-def command(database: Database, folder: Path, end: float) -> list[str]:
+@pytest.mark.campaign
+def test_kills_leave_each_change_once_in_the_log_and_no_file_without_a_commit(
+    tmp_path: Path, campaign: Any
+) -> None:
+    """The tasks write the files. The number of changes is what another slot of PostgreSQL has."""
+    draw = campaign.random("delta log kills")
+    killed = changes = files = 0
+    for number in range(campaign.size(1, 10)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with PostgresServer.start(version=VERSIONS[number % len(VERSIONS)]) as server:
+            database = Database(server)
+            database.execute(*CREATE, "alter table notes alter body set storage external")
+            before = {table: rows_of(database.dsn, table) for table in KEYS}
+            database.publish()
+            database.execute("select pg_create_logical_replication_slot('audit', 'pgoutput')")
+            writers = Writers(database.dsn, campaign.seed + number, pause=0.02)
+            moments = [("at random", After(4 + draw.random() * 3)) for _ in range(4)]
+            end = time.time() + SECONDS_A_KILL * len(moments)
+            timer = threading.Timer(end - 2 - time.time(), writers.stop)
+            timer.start()
+            kills = kill.campaign(
+                command(database, folder, end, mode="log"),
+                moments,
+                log=folder / "log",
+                seconds=end - time.time() + 240,
+            )
+            timer.join()
+            found = 0
+            for table in KEYS:
+                delta = DeltaTable(folder / "lake" / table)
+                log = duckdb.from_arrow(delta.to_pyarrow_table())
+                versions = log.project("metadata.version").distinct().fetchall()
+                assert len(log) == len(versions), "a change is in the log twice"
+                found += len(versions)
+                replayed = replay(log.order("metadata.version").to_arrow_table(), before[table], table)
+                assert replayed == rows_of(database.dsn, table)
+                names = {uri.rpartition("/")[2] for uri in delta.file_uris()}
+                assert {path.name for path in (folder / "lake" / table).glob("*.parquet")} == names
+                files += len(names)
+            assert found == audited(database)
+        killed, changes = killed + len(kills), changes + found
+    assert killed >= 4
+    campaign.record("delta-log-kills", kills=killed, changes=changes, files=files)
+
+
+def audited(database: Database) -> int:
+    """Return how many rows were inserted, updated and deleted since the slot `audit` was created."""
+    with psycopg.connect(database.dsn) as session:
+        (found,) = session.execute(
+            "select count(*) from pg_logical_slot_peek_binary_changes('audit', null, null, 'proto_version', '1', "
+            "'publication_names', %s) where get_byte(data, 0) in (ascii('I'), ascii('U'), ascii('D'))",
+            (database.publication,),
+        ).fetchone() or (0,)
+    return int(found)
+
+
+def replay(log: Any, before: Rows, table: str) -> Rows:
+    """Apply the changes of a log, in their order, to the rows of a table."""
+    rows, columns, keys = dict(before), COLUMNS[table], KEYS[table]
+    for change in log.to_pylist():
+        key = tuple(change["key"][name] for name in keys)
+        if change["op"] == "DELETE":
+            del rows[key]
+            continue
+        old = key
+        if change["op"] == "UPDATE" and change["before"] is not None:
+            old = tuple(change["before"][name] for name in keys)
+        kept = dict(zip(columns, rows.pop(old, (None,) * len(columns)), strict=True))
+        sent = {n: v for n, v in change["after"].items() if n not in change["metadata"]["not_sent"]}
+        rows[key] = tuple((kept | sent)[name] for name in columns)
+    return rows
+
+
+def command(database: Database, folder: Path, end: float, **more: str) -> list[str]:
     given = {
         "dsn": database.dsn,
         "publication": database.publication,
@@ -76,6 +150,7 @@ def command(database: Database, folder: Path, end: float) -> list[str]:
         "uri": f"{folder}/lake/{{table}}",
         "end": datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "roll_seconds": "0",
+        **more,
     }
     sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
     options = ["--checkpoint-dir", str(folder / "checkpoint"), "--master", "local[2,4]"]

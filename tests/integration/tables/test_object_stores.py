@@ -14,11 +14,12 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from penstock.event import ChangeEvent
+from penstock.io.columnar.data_files import manifest
 from penstock.io.delta.errors import DeltaTargetError
 from penstock.io.delta.target import DeltaTarget
 from penstock.io.iceberg.errors import IcebergTargetError
 from penstock.io.iceberg.target import IcebergTarget
-from penstock.io.staging import TargetUnavailableError
+from penstock.io.staging import Delivery, StagedBatch, TargetUnavailableError
 from penstock.io.staging.retry import repeat_while_unavailable
 from tests.support.object_stores.servers import BUCKET, KEYS, MOTO
 from tests.unit.tables.histories import Writer
@@ -97,3 +98,24 @@ def test_a_server_that_does_not_listen_is_an_outage(tmp_path: Path):
     for each in (target, iceberg(closed, tmp_path, BUCKET)):
         with pytest.raises(TargetUnavailableError):
             each.publish(epoch(2), batches(Writer(1).changes(2), 2))
+
+
+def test_tasks_write_the_files_of_a_log_with_the_options_of_the_table(endpoint: str) -> None:
+    uri = f"s3://{BUCKET}/log"
+    target = DeltaTarget(uri, "log", "evolve", dict(delta(endpoint, uri).storage_options))
+    writer = Writer(5)
+    for number in range(2, 5):
+        files = [target.write_file(each) for each in target.plan_files(writer.changes(30), str(number))]
+        content = manifest("", files)
+        delivery = Delivery("sink", "job", 0, 1, 1, number)
+        batch = StagedBatch(delivery, 0, len(content), 0, content=content)
+        assert target.publish_files(epoch(number), [batch]) == [each.path for each in files]
+    orphan = target.write_file(target.plan_files(writer.changes(1), "5")[0])
+    named = [(uri, path) for path in (orphan.path, files[0].path)]
+    target.delete_unnamed(named)
+    target.delete_unnamed(named)
+    assert [target._folder(uri).length(path) for _, path in named] == [None, files[0].length]
+    table = DeltaTable(uri, storage_options=dict(target.storage_options)).to_pyarrow_table()
+    assert duckdb.from_arrow(table).project("metadata.order").order("all").fetchall() == [
+        (number * 1000,) for number in range(1, 91)
+    ]

@@ -68,10 +68,15 @@ class Delta(TargetUnderTest):
         from deltalake.exceptions import DeltaError
         from deltalake.table import TableMerger
 
+        from penstock.io.delta.folder import LocalFolder
+
         def unavailable() -> DeltaError:
             return DeltaError("Generic S3 error: lost by the test")
 
-        carry_calls(self.network, patch, deltalake.DeltaTable, ("__init__",), unavailable)
+        # Opening a table, the commit of the names of files, and the files themselves.
+        calls = ("__init__", "create_write_transaction")
+        carry_calls(self.network, patch, deltalake.DeltaTable, calls, unavailable)
+        carry_calls(self.network, patch, LocalFolder, ("create", "length", "delete"), unavailable)
         carry_calls(self.network, patch, deltalake, ("write_deltalake",), unavailable)
         carry_calls(self.network, patch, TableMerger, ("execute",), unavailable)
 

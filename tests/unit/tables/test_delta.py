@@ -265,7 +265,7 @@ def test_a_store_that_does_not_answer_is_asked_again_and_a_mistake_is_not(
     def fails(*arguments: Any) -> None:
         raise DeltaError(next(answers))
 
-    monkeypatch.setattr(DeltaTarget, "_publish", fails)
+    monkeypatch.setattr(DeltaTarget, "_open", fails)
     target = DeltaTarget(str(tmp_path / "t"), "log", "evolve")
     with pytest.raises(TargetUnavailableError, match="Generic S3 error"):
         publish(target, Writer(1).changes(1), 2)

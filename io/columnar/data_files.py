@@ -1,0 +1,237 @@
+"""Data files of change logs: tasks write them into the folder of the table, the driver commits their names.
+
+    intent    <staging>/…/<staged name>-files     the names of the files that a task is about to write
+    file      <table>/penstock-….parquet          no reader sees it before a commit of the table names it
+    batch     a `StagedBatch` whose content is a manifest: the files, with what a commit needs to know of them
+
+The intent is durable before the first file exists, and is deleted after the commit of the table. So a file without a
+commit always has an intent, and the clean-up finds it without a list of the table's folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol, cast
+
+import msgspec
+
+from penstock.event.model import ChangeEvent, Column, Source, TableSchema
+from penstock.io.columnar.parquet import events_of
+from penstock.io.columnar.replica import TableEvents
+from penstock.io.staging.batch import EventBlocks, StagedBatch
+from penstock.io.staging.blocks import RecordBlock
+from penstock.io.staging.coders import RecordBlockCoder
+from penstock.io.staging.epochs import EpochDelivery, EpochTarget
+from penstock.io.staging.format import FileFormat
+from penstock.io.staging.names import staged_in, staging_folder
+from penstock.io.staging.operations import clean_up
+from penstock.io.staging.options import StagingOptions
+from penstock.io.staging.publish_epochs import PublishBatches, PublishEpochs
+from penstock.io.staging.retry import repeat_while_unavailable
+from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of, staging_store
+from penstock.io.staging.rolling import RollingPolicy
+from penstock.io.staging.store import FileStore
+from penstock.object_stores.store import in_parallel
+
+SHARDS = 16
+"""How many tasks write files at the same time. All events of a table are in one shard, so that its batch is one part of
+the table's order."""
+
+_INTENT = "-files"
+# The length of the first block of a batch of events cannot be this.
+_MANIFEST = b"\xff\xff\xff\xff\x01"
+
+
+class DataFile(msgspec.Struct, frozen=True, array_like=True):
+    """A Parquet file of change rows of one table of the source, which a commit may add to a table.
+
+    `table` is the table, `path` the name of the file below its folder. `columns` are the plain columns of the file.
+    `stats` are the statistics of its columns, in the words of the table's format.
+    """
+
+    table: str
+    source: Source
+    path: str
+    length: int
+    records: int
+    columns: tuple[Column, ...]
+    stats: str
+
+    @property
+    def schema(self) -> TableSchema:
+        """The columns of the file."""
+        return TableSchema(self.columns)
+
+
+class PlannedFile(msgspec.Struct, frozen=True):
+    """A data file that is about to be written: its table, its path, and its events, which have one schema."""
+
+    table: str
+    path: str
+    events: TableEvents
+
+
+class DataFileTarget(EpochTarget, Protocol):
+    """A target whose tables are lists of data files. `publish` takes batches with manifests."""
+
+    def plan_files(self, events: Iterable[ChangeEvent], stem: str) -> list[PlannedFile]:
+        """Return the files for events; their names contain `stem`, which no other batch has. Asks no service."""
+
+    def write_file(self, planned: PlannedFile) -> DataFile:
+        """Write a file, in place of one that an earlier try has left. It is durable when this returns.
+
+        Raises:
+            TargetUnavailableError: the storage did not answer.
+        """
+
+    def publish_files(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> Collection[str]:
+        """Do what `publish` does, and return the paths of the files that this call has committed.
+
+        Others are committed by an earlier call, or their rows are in other files, or their table is left out.
+        """
+
+    def delete_unnamed(self, files: Collection[tuple[str, str]]) -> None:
+        """Delete the files, each a table and a path, that their table does not name. They may be missing."""
+
+
+class _Manifest(msgspec.Struct, frozen=True, array_like=True):
+    intent: str
+    files: tuple[DataFile, ...]
+
+
+def manifest(intent: str, files: Iterable[DataFile]) -> bytes:
+    """Return the content of a batch that names files; `intent` is the name of their intent."""
+    return _MANIFEST + msgspec.msgpack.encode(_Manifest(intent, tuple(files)))
+
+
+def files_of(batch: StagedBatch) -> tuple[DataFile, ...] | None:
+    """Return the data files that a batch names; None if it has events, which an earlier version has staged."""
+    found = _manifest_of(batch)
+    return None if found is None else found.files
+
+
+def _manifest_of(batch: StagedBatch) -> _Manifest | None:
+    content = batch.read()
+    if not content.startswith(_MANIFEST):
+        return None
+    return _decode_manifest(memoryview(content)[len(_MANIFEST) :])
+
+
+class PublishDataFiles(PublishEpochs):
+    """Write change events as data files in the tasks, and commit their names in the driver.
+
+    Order: a table gets its batches in the order of their epochs; rows of a file are in the order of their versions.
+    What repeats, watermark and state: see `PublishEpochs`.
+    """
+
+    def __init__(self, target: DataFileTarget, *, options: StagingOptions) -> None:
+        super().__init__(
+            target,
+            EventBlocks(RecordBlockCoder().encode),
+            shards=SHARDS,
+            roll_seconds=options.roll_seconds,
+            staging=options.staging,
+        )
+
+    def _bucket(self) -> Callable[[ChangeEvent, int], str]:
+        return bucket_of_table
+
+    def _roll(self, sink: str) -> RollBatchesFn:
+        files = cast("DataFileTarget", self._target)
+        return _WriteFilesFn(
+            files, sink, self._staging, self._policy, self._format, self._unavailable_seconds
+        )
+
+    def _publish(self, sink: str) -> PublishBatches:
+        files = cast("DataFileTarget", self._target)
+        return _CommitFiles(files, sink, self._staging, self._unavailable_seconds)
+
+
+def bucket_of_table(event: ChangeEvent, event_us: int) -> str:
+    """Return the shard of the table of an event."""
+    # Without the database: one table of the target may get the changes of several.
+    return bucket_of(zlib.crc32(event.source.qualified_table.encode()) % SHARDS, SHARDS)
+
+
+class _WriteFilesFn(RollBatchesFn):
+    """Writes the events of a batch as data files; the batch has their names.
+
+    A checkpoint of an earlier version holds shards with events of all tables. They are written in the same way.
+    """
+
+    def __init__(
+        self,
+        target: DataFileTarget,
+        sink: str,
+        staging: FileStore | None,
+        policy: RollingPolicy,
+        format: FileFormat,
+        unavailable_seconds: float,
+    ) -> None:
+        super().__init__(staging, sink, policy, format)
+        self._target, self._unavailable_seconds = target, unavailable_seconds
+
+    def _content(self, name: str, blocks: Iterable[RecordBlock]) -> Iterable[bytes]:
+        events = [event for block in blocks for event in events_of(block)]
+        planned = self._target.plan_files(events, name.rpartition("/")[2])
+        intent = f"{name}{_INTENT}"
+        self._store.create(intent, [msgspec.msgpack.encode([(each.table, each.path) for each in planned])])
+        # Durable before there is a file: after a loss of power the clean-up must find the file.
+        self._store.sync([intent])
+        # Side by side, because a store answers a request in tens of ms, and an epoch may have hundreds of tables.
+        files = in_parallel(self._write, planned)
+        yield manifest(intent, files)
+
+    def _write(self, planned: PlannedFile) -> DataFile:
+        # As in the driver: a storage that does not answer for a moment does not cost an epoch.
+        return repeat_while_unavailable(
+            functools.partial(self._target.write_file, planned),
+            self._target.name,
+            self._unavailable_seconds,
+            time.monotonic,
+            time.sleep,
+        )
+
+
+class _CommitFiles(PublishBatches):
+    """Commits the files of an epoch, deletes their intents, and cleans up the files of failed epochs."""
+
+    _target: DataFileTarget
+
+    def _publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
+        committed = frozenset(self._target.publish_files(delivery, batches))
+        # An intent with other files stays: the clean-up asks the tables about them.
+        manifests = filter(None, map(_manifest_of, batches))
+        done = [each.intent for each in manifests if committed.issuperset(file.path for file in each.files)]
+        staging_store(self._staging).delete(done)
+
+    def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[StagedBatch]) -> None:
+        """Delete what failed epochs have staged and written; see `penstock.publish.CleansUp`."""
+        store, upto = staging_store(self._staging), (generation, epoch)
+        # Files of these epochs are still to be committed, and their tries are told apart at the next clean-up.
+        waiting = {(each.delivery.generation, each.delivery.epoch) for each in publications}
+        intents = [name for name in store.names_in(staging_folder(job, self._sink)) if name.endswith(_INTENT)]
+        past = [
+            name
+            for name in intents
+            if (origin := staged_in(name)) is not None and origin <= upto and origin not in waiting
+        ]
+        # The tables are asked too: a file that a commit names is never deleted.
+        self._target.delete_unnamed([file for name in past for file in _files_of_intent(store.read(name))])
+        keep = {each.staged for each in publications} | (set(intents) - set(past))
+        clean_up(store, job, self._sink, upto, keep)
+
+
+def _files_of_intent(content: bytes) -> list[tuple[str, str]]:
+    try:
+        return _decode_intent(content)
+    # The process died while it wrote the intent, and no file comes before an intent is whole.
+    except msgspec.DecodeError:
+        return []
+
+
+_decode_manifest = msgspec.msgpack.Decoder(_Manifest).decode
+_decode_intent = msgspec.msgpack.Decoder(list[tuple[str, str]]).decode
