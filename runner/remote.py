@@ -9,7 +9,9 @@ It creates and changes only requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +22,7 @@ from penstock.runner.planning.graph import build_plan
 from penstock.runner.protocol.record import CommitRecord, WatermarkKind
 from penstock.runner.protocol.record_codec import decode_record
 from penstock.runner.store.checkpoint import Checkpoint
-from penstock.runner.store.drivers import DriverNotes, Ended
+from penstock.runner.store.drivers import DriverNotes, Ended, Started
 from penstock.runner.store.requests import Request, Requests
 
 
@@ -50,6 +52,20 @@ class RecordView:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkView:
+    """One step that publishes after a commit, as of a record.
+
+    `watermark_us`: everything below it has reached the step. `waiting`: publications of the record, which the next
+    epoch runs; those of all earlier records are published. `counters` are of the step and of the steps beside it.
+    """
+
+    step: str
+    watermark_us: int
+    waiting: int
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class RemoteProgress:
     """The progress at a record, in the form of `PySparkPipelineResult.progress`."""
 
@@ -75,6 +91,15 @@ class RemoteJob:
         """
         return cls(Checkpoint.existing(folder))
 
+    @staticmethod
+    def below(folder: str) -> list[str]:
+        """Return `folder` if it is a checkpoint, otherwise the checkpoints directly in it, sorted by name.
+
+        Raises:
+            OSError, PenstockError: the folder cannot be listed.
+        """
+        return Checkpoint.below(folder)
+
     @property
     def folder(self) -> str:
         """The folder, without options of its URL."""
@@ -89,13 +114,16 @@ class RemoteJob:
         """Return the records that the folder still has, the oldest first; the driver deletes old ones."""
         return [_view(record, size, known) for record, size, known in self._records()]
 
-    def history(self) -> list[CommitRecord]:
-        """Return the complete records; the driver deletes the side files of replaced ones."""
-        return [record for record, _, known in self._records() if known]
+    def history(self, above: int = 0) -> list[CommitRecord]:
+        """Return the complete records with a number above `above`, the oldest first.
 
-    def _records(self) -> Iterator[tuple[CommitRecord, int, bool]]:
+        The driver deletes the side files of replaced records, and the records themselves later.
+        """
+        return [record for record, _, known in self._records(above) if known]
+
+    def _records(self, above: int = 0) -> Iterator[tuple[CommitRecord, int, bool]]:
         """Yield each record with its size, and whether its lists are known."""
-        for number in self._checkpoint.record_numbers():
+        for number in (each for each in self._checkpoint.record_numbers() if each > above):
             try:
                 data = self._checkpoint.read_record(number)
             except FileNotFoundError:  # deleted since the list was made
@@ -120,6 +148,19 @@ class RemoteJob:
         """Return the users' metrics at a record."""
         return Metrics(deserialized(record.state.metrics))
 
+    def sinks(self, record: CommitRecord) -> list[SinkView]:
+        """Return the steps that publish after a commit. `record` has them once elements have reached them."""
+        state = record.state
+        reads = {key.step for key in state.watermarks if key.kind is WatermarkKind.OUTPUT}
+        reads |= {residual.transform for residual in (*state.residuals, *state.ended)}
+        waiting = Counter(each.transform for each in state.publications)
+        counters = self.metrics(record).query()["counters"]
+        return [
+            SinkView(key.step, us, waiting[key.step], _counters_beside(key.step, counters))
+            for key, us in sorted(state.watermarks.items())
+            if key.kind is WatermarkKind.CARRIED and key.step not in reads
+        ]
+
     def request(self, what: str, generation: int) -> None:
         """Ask the driver of a generation to ``stop`` or to ``drain``."""
         self._requests.put(generation, Request(what))
@@ -128,16 +169,38 @@ class RemoteJob:
         """Return the requests that the driver of a generation has not yet obeyed."""
         return sorted(self._requests.of(generation))
 
+    def started(self, generation: int) -> Started | None:
+        """Return which process the driver of a generation is, and its pipeline; None if it has left no note."""
+        return self._notes.started(generation)
+
     def ended(self, generation: int) -> Ended | None:
         """Return how the driver of a generation has ended; None if it runs, or was killed."""
         return self._notes.ended(generation)
 
 
-def _residuals(record: CommitRecord, pipeline: Any) -> Sequence[ResidualView]:
+# A page asks for the progress of many jobs again and again, and a plan takes a third of a second.
+@functools.lru_cache(maxsize=64)
+def _residuals_of(pipeline: Any) -> tuple[Residuals, frozenset[str]]:
+    """Return what decodes the residuals of a pipeline, and the names of its steps."""
     plan = build_plan(pipeline.to_runner_api(), streaming=True)
-    known = Residuals(PlanContext(plan))
-    names = {stage.step for stage in plan.stages}
+    return Residuals(PlanContext(plan)), frozenset(stage.step for stage in plan.stages)
+
+
+def _residuals(record: CommitRecord, pipeline: Any) -> Sequence[ResidualView]:
+    known, names = _residuals_of(pipeline)
     return known.views(tuple(each for each in record.state.residuals if each.transform in names))
+
+
+def _counters_beside(step: str, counters: Sequence[Any]) -> dict[str, int]:
+    """Return the counters of the transform that `step` is the last part of, added up by name."""
+    # A sink is one transform: `Write/Collect`, `Write/Roll` and `Write/Publish/Publish` count for one target.
+    parts = step.split("/")
+    whole = "/".join(parts[: max(1, len(parts) - 2)]) + "/"
+    sums: Counter[str] = Counter()
+    for each in counters:
+        if f"{each.key.step}/".startswith(whole):
+            sums[each.key.metric.name] += each.committed or 0
+    return dict(sums)
 
 
 def _watermark(record: CommitRecord) -> int | None:

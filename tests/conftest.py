@@ -29,6 +29,7 @@ from apache_beam.testing.test_stream_service import TestStreamServiceController
 from hypothesis import HealthCheck, settings
 
 from tests.support.beam_caches import cache_beam
+from tools import browser
 from tools.evidence import EVIDENCE, commit, folder
 
 CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "") not in ("", "0")
@@ -221,15 +222,25 @@ def _missing_bigquery() -> str | None:
     return None
 
 
+def _missing_browser() -> str | None:
+    try:
+        browser.find()
+    except browser.BrowserNotFoundError as error:
+        return str(error)
+    return None
+
+
 _SERVERS = {
+    "browser": _missing_browser,
     "emulator": _missing_emulator,
     "kafka": _missing_kafka,
     "pubsub": _missing_pubsub,
     "bigquery": _missing_bigquery,
 }
-"""Markers of tests that need a server which pip does not bring, and what says how to get it."""
+"""Markers of tests that need a program which pip does not bring, and what says how to get it."""
 
 _REMEDIES = {
+    "browser": "a browser. To run them, install Chromium; on Debian as root `python -m tools.browser` does it.",
     "emulator": "Google's Spanner and Bigtable emulators. To run them, install the Google Cloud SDK and run "
     "`gcloud components install cloud-spanner-emulator bigtable` (docs/install.md).",
     "kafka": "a Kafka broker. To run them, install Maven (`mvn`), which downloads it from Maven Central.",

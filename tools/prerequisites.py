@@ -1,4 +1,7 @@
-"""Say where Java and the emulators are, or how to get them (exit code 3). CI needs all of them."""
+"""Say where Java, the emulators and the browser are, or how to get them (exit code 3). CI needs all of them.
+
+The browser is installed if that is possible: see `tools.browser`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 from penstock.runner.spark.java import JavaNotFoundError, find_java
 from penstock_emulators import bigtable as bigtable
 from penstock_emulators import spanner as spanner
+from tools import browser
 
 
 def main() -> int:
@@ -15,6 +19,7 @@ def main() -> int:
         ("Java", find_java, JavaNotFoundError),
         ("Spanner emulator", spanner.find_binary, spanner.EmulatorNotFoundError),
         ("Bigtable emulator", bigtable.find_binary, bigtable.EmulatorNotFoundError),
+        ("Browser", browser.install, browser.BrowserNotFoundError),
     ):
         try:
             print(f"{name}: {find()}")

@@ -117,6 +117,20 @@ class Checkpoint:
         return _open_format(path, data, None, storage)
 
     @classmethod
+    def below(cls, folder: str) -> list[str]:
+        """Return `folder` if it has a checkpoint, otherwise the folders directly in it that have one, sorted.
+
+        Raises:
+            OSError, StoreError: the folder cannot be listed.
+        """
+        storage, path = open_folder(folder)
+        names = storage.list(path)
+        if "FORMAT" in names:
+            return [storage.location_of(path)]
+        children = [f"{path.rstrip('/')}/{name}" for name in names]
+        return [storage.location_of(each) for each in children if storage.exists(f"{each}/FORMAT")]
+
+    @classmethod
     def is_empty(cls, folder: str) -> bool:
         """Return whether there is nothing in a folder, or no such folder. Changes nothing.
 

@@ -48,6 +48,7 @@ from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import begin_session
 from penstock.cli.snapshot import snapshot
 from penstock.cli.span import Span
+from penstock.cli.ui import ui
 from penstock.errors import SeveralProblemsError, UsageError
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
@@ -341,6 +342,7 @@ for _command in (
     package,
     emulator,
     quickstart,
+    ui,
 ):
     cli.add_command(_command)
 

@@ -116,6 +116,9 @@ def checkpoint_of(job: str) -> str:
     """Return the checkpoint folder of a job.
 
     A job file may lack parameters that its `run` gets from flags, so only its checkpoint folder is looked at.
+
+    Raises:
+        UsageError: the job file cannot be read, or names no checkpoint folder.
     """
     if not is_job_file(job):
         return job
@@ -123,14 +126,15 @@ def checkpoint_of(job: str) -> str:
         with Path(job).open(encoding="utf-8") as file:
             found = read_job(file.read(MAX_JOB_CHARACTERS + 1), job).runner.get("checkpoint_dir")
     except (OSError, UnicodeDecodeError) as error:
-        refuse(f"{job} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}")
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UsageError(f"{job} cannot be read: {reason}") from None
     folder = found.texts[0] if found else os.environ.get("PENSTOCK_CHECKPOINT_DIR")
     if not folder:
-        refuse(f"{job} names no checkpoint_dir: pass the checkpoint folder instead of the job file")
+        raise UsageError(f"{job} names no checkpoint_dir: pass the checkpoint folder instead of the job file")
     try:
         return read_references(folder)
     except UsageError as error:
-        refuse(f"{job}: checkpoint_dir: {error}")
+        raise UsageError(f"{job}: checkpoint_dir: {error}") from None
 
 
 def configuration_of(job: str, sets: Sequence[str] = ()) -> Configuration | None:

@@ -20,7 +20,7 @@ from penstock.cli.folders import PublishedLine, published_lines
 from penstock.cli.replays import PlannedReplay, ReplayFolder
 from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import RUNNER_PACKAGE, begin_session
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UsageError
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
 
@@ -40,7 +40,7 @@ def list_letters(letters: str, json_: bool) -> None:
     """Count the dead letters by table, attempt and reason."""
     groups: Counter[tuple[str, int, str]] = Counter()
     for line in read_letters(letters):
-        groups[_table(line.content), int(line.content["attempt"]), str(line.content["reason"])] += 1
+        groups[group_of(line.content)] += 1
     found = [
         {"letters": count, "table": table, "attempt": attempt, "reason": reason}
         for (table, attempt, reason), count in groups.most_common()
@@ -177,14 +177,27 @@ def _run(
 def read_letters(letters: str) -> Iterator[PublishedLine]:
     """Yield the dead letters below the folder of the argument; refuse what is none."""
     try:
-        for line in published_lines(_folder(letters)):
-            if not {"reason", "attempt", "element_type", "data"} <= line.content.keys():
-                refuse(
-                    f"line {line.number} of {line.file} is no dead letter: give the folder of dead_letters"
-                )
-            yield line
+        yield from map(checked_letter, published_lines(_folder(letters)))
     except (PenstockError, OSError) as error:
         refuse(error)
+
+
+def checked_letter(line: PublishedLine) -> PublishedLine:
+    """Return the line if it is a dead letter.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not {"reason", "attempt", "element_type", "data"} <= line.content.keys():
+        raise UsageError(
+            f"line {line.number} of {line.file} is no dead letter: give the folder of dead_letters"
+        )
+    return line
+
+
+def group_of(content: dict[str, Any]) -> tuple[str, int, str]:
+    """Return the table, the attempt and the reason of a dead letter."""
+    return _table(content), int(content["attempt"]), str(content["reason"])
 
 
 def _folder(letters: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import UsageError
-from penstock.object_stores import ObjectStore, locate, store_at
+from penstock.object_stores import locate, store_at
 
 _ENDINGS = (".jsonl", ".jsonl.gz")
 
@@ -24,35 +24,65 @@ class PublishedLine:
     content: dict[str, Any]
 
 
+class NoFolderError(UsageError):
+    """There is no such folder. It is made with the first file."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFolder:
+    """The published files of JSON Lines below a folder, a path or a URL. They never change; new ones are added."""
+
+    folder: str
+
+    def files(self) -> list[str]:
+        """Return the names of the files, relative to the folder, in their order.
+
+        Raises:
+            NoFolderError: there is no such folder on this machine.
+        """
+        location = locate(self.folder)
+        if not isinstance(location, str):
+            listed = store_at(location).list_objects("")
+            return [each.name for each in listed if each.name.endswith(_ENDINGS)]
+        folder = Path(location)
+        if not folder.is_dir():
+            raise NoFolderError(f"there is no folder {folder}: check the name")
+        return [
+            path.relative_to(folder).as_posix()
+            for path in sorted(folder.rglob("*"))
+            if path.name.endswith(_ENDINGS) and not path.name.startswith(".")
+        ]
+
+    def _read(self, file: str) -> bytes:
+        location = locate(self.folder)
+        return (
+            Path(location, file).read_bytes() if isinstance(location, str) else store_at(location).read(file)
+        )
+
+    def lines(self, file: str) -> Iterator[PublishedLine]:
+        """Yield the lines of a file.
+
+        Raises:
+            UsageError: a line is not JSON.
+        """
+        data = self._read(file)
+        text = gzip.decompress(data) if file.endswith(".gz") else data
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                content = json.loads(line)
+            except ValueError:
+                raise UsageError(
+                    f"line {number} of {file} below {self.folder} is not JSON: remove the line, or name another folder"
+                ) from None
+            yield PublishedLine(file, number, content)
+
+
 def published_lines(folder: str) -> Iterator[PublishedLine]:
     """Yield the lines of all files below a folder, in the order of their names.
 
     Raises:
         UsageError: there is no such folder, or a file in it has no JSON Lines.
     """
-    location = locate(folder)
-    files = _on_disk(Path(location)) if isinstance(location, str) else _in_store(store_at(location))
-    for name, data in files:
-        text = gzip.decompress(data) if name.endswith(".gz") else data
-        for number, line in enumerate(text.splitlines(), 1):
-            try:
-                content = json.loads(line)
-            except ValueError:
-                raise UsageError(
-                    f"line {number} of {name} below {folder} is not JSON: remove the line, or name another folder"
-                ) from None
-            yield PublishedLine(name, number, content)
-
-
-def _on_disk(folder: Path) -> Iterator[tuple[str, bytes]]:
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}: check the name")
-    for path in sorted(folder.rglob("*")):
-        if path.name.endswith(_ENDINGS) and not path.name.startswith("."):
-            yield path.relative_to(folder).as_posix(), path.read_bytes()
-
-
-def _in_store(store: ObjectStore) -> Iterator[tuple[str, bytes]]:
-    for each in store.list_objects(""):
-        if each.name.endswith(_ENDINGS):
-            yield each.name, store.read(each.name)
+    published = PublishedFolder(folder)
+    for file in published.files():
+        yield from published.lines(file)

@@ -7,28 +7,21 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
 from penstock.cli.ask import ask
-from penstock.cli.common import build, configuration_of, job_argument, refuse, remote_job, write_file
-from penstock.cli.folders import published_lines
+from penstock.cli.common import checkpoint_of, is_job_file, job_argument, refuse, remote_job, write_file
+from penstock.cli.job_views import WatchedJob
 from penstock.compat import UTC
 from penstock.errors import PenstockError
 from penstock.launch.reporter import ignore_import_warnings
-from penstock.launch.run import committed_counters
-from penstock.telemetry.lineage import PartitionSpan, partition_spans
-from penstock.telemetry.page import status_page
-from penstock.telemetry.status import PipelineStatus, as_fields, as_line, pipeline_status, span
-
-SILENT_SECONDS = 30.0
-"""A stream commits about once a second. After this time without a commit no driver seems to run."""
+from penstock.object_stores.location import display_name
+from penstock.telemetry.status import as_fields, as_line
+from penstock.ui import render
 
 
 @click.command()
@@ -86,7 +79,7 @@ def _ask(job: str, what: str, wait: float) -> None:
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write a page to this file: watermark lag, throughput, and the lineage of partitions.",
+    help="Write the page of the job, as `penstock ui` shows it, to this file. It needs nothing besides.",
 )
 @click.option("--lineage", metavar="FOLDER", help="The lineage log. Default: lineage_log of the job file.")
 def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: str | None) -> None:
@@ -97,86 +90,25 @@ def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: st
     """
     ignore_import_warnings()
     try:
-        remote, configuration = remote_job(job), configuration_of(job)
-        pipeline = None if configuration is None else build(configuration, to_run=False)
-        samples = list(_samples(remote, pipeline, seconds))
-        record = remote.last()
-        requested = [] if record is None else remote.requested(record.generation)
-        ended = None if record is None else remote.ended(record.generation)
-        state = _state(record, requested, time.time(), ended)
-        if lineage is None and configuration is not None:
-            lineage = str(configuration.parameters.get("lineage_log", "")) or None
-        partitions = _partitions(lineage) if html else []
+        watched = WatchedJob(checkpoint_of(job), job if is_job_file(job) else "", lineage)
+        # Before the look, which would show a job file that cannot be used as a note.
+        watched.pipeline()
+        watched.watch(seconds)
+        view = watched.look(whole=True)
+        if html:
+            write_file(html, render.job_file(view))
     except (PenstockError, OSError, ValueError) as error:
         refuse(error)
-    facts = {"job": remote.name, "checkpoint": remote.folder, "state": state}
-    if html:
-        page = status_page(
-            f"penstock: {remote.name}",
-            _facts(facts, samples),
-            _while_it_ran(samples),
-            partitions,
-            time.time(),
-        )
-        write_file(html, page)
+    facts = {"job": view.job, "checkpoint": display_name(view.folder), "state": view.state.text}
+    first, last = (view.samples[0], view.samples[-1]) if view.samples else (None, None)
     if json_:
-        shown = as_fields(samples[0], samples[-1]) if samples else {}
+        shown = as_fields(first, last) if first and last else {}
         click.echo(json.dumps({**facts, **shown}, indent=2))
         return
-    for name, text in _facts(facts, samples).items():
+    if first and last:
+        facts["progress"] = as_line(first, last)
+    for name, text in facts.items():
         click.echo(f"{name}: {text}")
-
-
-def _facts(facts: dict[str, str], samples: list[PipelineStatus]) -> dict[str, str]:
-    return {**facts, "progress": as_line(samples[0], samples[-1])} if samples else facts
-
-
-def _while_it_ran(samples: list[PipelineStatus]) -> list[PipelineStatus]:
-    """Return the samples from when the job ran: hours of silence after it has stopped would squeeze the rest."""
-    return [
-        each for each in samples if each.committed_at is None or each.at - each.committed_at < SILENT_SECONDS
-    ]
-
-
-def _samples(job: Any, pipeline: Any, seconds: float) -> Iterator[PipelineStatus]:
-    """Yield the status of each record as of its commit, then of the last record as of now, one a second for `seconds`.
-
-    There is at least one if there is a record. The samples of the commits show how fast the job was.
-    """
-    for record in job.history():
-        counters = committed_counters(job.metrics(record))
-        yield pipeline_status(record.committed_us / 1e6, job.progress(record), counters)
-    end = time.time() + seconds
-    while True:
-        record = job.last()
-        if record is None:
-            return
-        progress, counters = job.progress(record, pipeline), committed_counters(job.metrics(record))
-        yield pipeline_status(time.time(), progress, counters)
-        if time.time() >= end:
-            return
-        time.sleep(min(1.0, max(0.0, end - time.time())))
-
-
-def _state(record: Any, requested: list[str], now: float, ended: Any = None) -> str:
-    """Return the state of a job in words. `ended` is the note of its last driver, if that has left one."""
-    if record is None:
-        return "not begun: the checkpoint has no record"
-    if record.state.done:
-        return "drained" if record.state.draining else "done"
-    age = now - record.committed_us / 1e6
-    if ended is not None and ended.reason:
-        return f"{ended.state.lower()}: {ended.reason}"
-    if ended is not None:
-        return f"{ended.state.lower()} with a checkpoint: the same command that started it continues it"
-    words = ["draining" if record.state.draining else "running"]
-    if age > SILENT_SECONDS:
-        words = [f"no commit for {span(age)}: killed, or in a long epoch"]
-    return ", ".join([*words, *(f"{each} requested" for each in requested)])
-
-
-def _partitions(lineage: str | None) -> list[PartitionSpan]:
-    return partition_spans(line.content for line in published_lines(lineage)) if lineage else []
 
 
 @click.group()

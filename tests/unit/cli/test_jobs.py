@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.cli import jobs
 from penstock.cli.ask import ask
 from penstock.cli.commands import cli
 from penstock.launch.run import ExitCode
@@ -19,7 +18,6 @@ from penstock.runner.remote import RemoteJob
 from penstock.runner.store import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Ended
 from penstock.runner.store.requests import Requests
-from penstock.telemetry.status import PipelineStatus
 
 PENDING = EpochState(residuals=(Residual("Read", "id", b"", 0, 0),))
 
@@ -180,19 +178,6 @@ def test_a_page_that_cannot_be_written_is_one_message(driver: Driver, tmp_path: 
     shown = penstock("status", driver.checkpoint.folder, "--html", str(tmp_path / "none" / "page.html"))
     assert shown.exit_code == ExitCode.CONFIGURATION
     assert "page.html cannot be written: No such file" in shown.output
-
-
-def test_the_charts_of_a_stopped_job_end_with_its_last_commit() -> None:
-    ran = [PipelineStatus(at, 1, at, None, None, None, {}) for at in (10.0, 11.0)]
-    stopped = PipelineStatus(4000.0, 1, 11.0, None, None, None, {})
-    assert jobs._while_it_ran([*ran, stopped]) == ran
-
-
-def test_the_state_says_when_no_driver_seems_to_run(driver: Driver) -> None:
-    record = driver.coordinator.record
-    now = record.committed_us / 1e6
-    assert jobs._state(record, ["stop"], now) == "running, stop requested"
-    assert jobs._state(record, [], now + 300) == "no commit for 5 min: killed, or in a long epoch"
 
 
 def test_the_page_has_the_lineage_and_needs_no_network(driver: Driver, tmp_path: Path) -> None:
