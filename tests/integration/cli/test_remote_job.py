@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -27,6 +29,31 @@ def job_file(folder: Path) -> Path:
     content = {"template": "spanner-to-files", "parameters": parameters, "runner": runner}
     file.write_text(json.dumps(content))  # JSON is YAML
     return file
+
+
+def look_at_the_page(ui: Any) -> None:
+    """Look at the running job as `penstock ui` shows it."""
+    ui.until(lambda: ui.output.startswith("http") and ui.output.endswith("\n"))
+    address = ui.output.strip()
+    with urlopen(address, timeout=120) as answer:
+        jobs = answer.read().decode()
+    # One job, although the folder has the job file and the checkpoint.
+    ((link, name),) = re.findall(r'<a id="job-\w+" href="/([^"]+)">([^<]+)</a>', jobs)
+    assert name == "job"
+    assert "1 running" in jobs or "1 behind" in jobs
+    with urlopen(address + link, timeout=120) as answer:
+        job = answer.read().decode()
+    for text in (
+        "Watermark lag, seconds",
+        "Partitions that are not yet read to their end",
+        "WriteFiles/Files/Write/Publish/Publish",
+        "published up to record",
+        "penstock stop ",
+        "OrdersStream",
+    ):
+        assert text in job
+    assert job.count('<rect class="open"') >= 1
+    ui.kill()
 
 
 @pytest.mark.parametrize("emulator", ["simulated"], indirect=True)
@@ -51,6 +78,7 @@ def test_a_job_elsewhere_is_looked_at_stopped_and_drained(
     assert status["open_partitions"] >= 1
     assert -5 < status["watermark_lag_seconds"] < 60
     assert page.read_text().count("<svg") >= 2
+    look_at_the_page(start(*penstock, "ui", str(tmp_path), "--port", "0"))
 
     stopped = ask("stop", str(checkpoint), "--wait", "120")
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr

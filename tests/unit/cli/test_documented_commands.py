@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli import commands, common, jobs
+from penstock.cli import commands, common, job_views
 from penstock.cli.commands import cli
 from penstock.event import Kind, Op
 from penstock.event.coder import encode_event
@@ -68,7 +68,7 @@ def test_every_documented_command_runs(data: Path, monkeypatch: pytest.MonkeyPat
         return built[0]
 
     monkeypatch.setattr(commands, "build", build)
-    monkeypatch.setattr(jobs, "build", build)
+    monkeypatch.setattr(job_views, "build", build)
     # No driver runs that could answer.
     monkeypatch.setattr("penstock.cli.jobs.ask", lambda job, what, wait, say: ExitCode.DONE)
     commands_run = documented()
