@@ -19,6 +19,7 @@ from tools.dist import build
 from tools.environments import VERSIONS, install_command
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = (".html", ".css", ".js", ".svg")
 HEAVY = ("google.cloud.spanner_v1", "google.cloud.bigtable", "pyspark", "py4j", "grpc")
 """What a program pays for only when it uses it."""
 
@@ -85,6 +86,11 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
             if file.suffix in (".py", ".yaml", ".typed", ".properties"):
                 expected.add("/".join([*package.split("."), file.name]))
     assert expected
+    # The pages of `penstock ui` are in folders that are no packages.
+    ui = ROOT / "src" / "penstock" / "ui"
+    pages = {path.relative_to(ROOT / "src").as_posix() for path in ui.rglob("*") if path.suffix in PAGES}
+    assert len(pages) > 5
+    expected |= pages
     assert expected - held == set()
 
 

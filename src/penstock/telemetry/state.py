@@ -1,7 +1,7 @@
-"""The state of a job, as far as its checkpoint folder tells it. Pure.
+"""The state of a job that its checkpoint folder shows. Pure.
 
-Nobody asks the driver: a page or a command that reads a folder must not disturb the job. So the state follows from the
-last record, from the note that a driver leaves when it ends, and from the age of the last commit.
+The driver is not asked, because a page or a command that reads a folder must not disturb the job. The state follows
+from the last record, from the note that a driver leaves when it ends, and from the age of the last commit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SILENT_SECONDS = 30.0
 
 
 class Condition(StrEnum):
-    """What a checkpoint says about its job, in one or two words."""
+    """The state of a job in one or two words."""
 
     UNREADABLE = "unreadable"
     NOT_BEGUN = "not begun"

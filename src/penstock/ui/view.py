@@ -1,4 +1,4 @@
-"""What the pages show about a job: plain values, and the rules that derive one from the other. Pure.
+"""The facts about a job that the pages show: plain values, and the rules that derive one from the other. Pure.
 
 A fact that a checkpoint does not have is never guessed: its place has a note that says what would be needed.
 """
@@ -148,7 +148,7 @@ class JobView:
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know, the worst first."""
+        """Sentences that a person should read, the worst first."""
         found = [self.state.text] if _LEVELS.get(self.condition) in ("bad", "warn") else []
         if self.is_behind and self.now and self.lag is not None:
             held = f", held by {self.now.slowest}" if self.now.slowest else ""

@@ -84,12 +84,12 @@ def thirty_jobs(folder: Path) -> None:
         WatermarkKey.carried(PUBLISH): int(start * 1e6),
     }
     metrics = (
-        *state(start, 1_841_204, splits=14, merges=9, moves=3).metrics[:-1],
-        counter("staging", "published_files", 4120, PUBLISH),
-        counter("staging", "staged_records", 1_841_204, PUBLISH),
+        *state(start, 1008, splits=14, merges=9, moves=3).metrics[:-1],
+        counter("staging", "published_files", 41, PUBLISH),
+        counter("staging", "staged_records", 1008, PUBLISH),
     )
     last = {"residuals": (residual,), "watermarks": watermarks, "metrics": metrics}
-    play(folder / "orders-eu", lag=BEHIND_SECONDS, last=last)
+    play(folder / "orders-eu", lag=BEHIND_SECONDS, pace=1, last=last)
     lineage_log(folder / "lineage", _lineage(now))
     dead_letters(folder / "dead", HOSTILE, f"the value of {HOSTILE}.Note is too long for the column", 12)
     dead_letters(folder / "dead", "Orders", "the column Amount has no default", 3, file="2.jsonl")
