@@ -1,7 +1,8 @@
 """Hooks of `make site`: pages that are not in docs/, and links to files that are not pages.
 
-The home page is the README. Links to folders and files of the repository that are not pages become plain text,
-because a site may be read without a checkout.
+The home page is the README. Each public package has a page of the API reference (`tools.api_reference`), whose text
+mkdocstrings takes from the docstrings. Links to folders and files of the repository that are not pages become plain
+text, because a site may be read without a checkout.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
+
+from tools import api_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
@@ -29,13 +32,18 @@ _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|#|mailto:)(
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that are not in docs/, and all decision notes to the navigation."""
+    """Add the pages that are not in docs/, and all decision notes and packages to the navigation."""
     for page, source in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text("utf-8")))
     found = [each.src_uri for each in files.documentation_pages() if each.src_uri.startswith("decisions/")]
     notes = sorted(found, key=lambda page: (not page.endswith("README.md"), page))  # the index comes first
     (works,) = (entry["How it works"] for entry in config.nav if "How it works" in entry)
     works.append({"Decisions": notes})
+    reference = api_reference.pages()
+    for page, text in reference.items():
+        files.append(File.generated(config, page, content=text))
+    (section,) = (entry for entry in config.nav if "API reference" in entry)
+    section["API reference"] = [{api_reference.title(page): page} for page in reference]
     return files
 
 

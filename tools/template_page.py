@@ -157,10 +157,11 @@ def with_arguments(text: str, heading: str, declared: type[Options]) -> str:
     """Return the text of a page with the table of the arguments that a class declares below a heading."""
     before, line, after = text.partition(f"\n## {heading}\n\n")
     _, _, rest = after.partition("\n\n")
-    return f"{before}{line}{_arguments(declared)}\n\n{rest}"
+    return f"{before}{line}{argument_table(declared)}\n\n{rest}"
 
 
-def _arguments(declared: type[Options]) -> str:
+def argument_table(declared: type[Options]) -> str:
+    """Return the table of the arguments that a class declares."""
     lines = ["| Argument | Default | Meaning |", "|---|---|---|"]
     for each in sorted(arguments_of(declared).values(), key=lambda each: each.default is not EMPTY):
         default = "required" if each.default is EMPTY else _shown(each.default)

@@ -23,6 +23,7 @@ class Unchanged(Enum):
 
 
 UNCHANGED = Unchanged.UNCHANGED
+"""Stands for a value that the server did not send, because the change left it as it is. It is not NULL."""
 
 Value = str | bytes | None | Unchanged
 """A column of a row: text form, binary form, NULL, or not sent because it is large and did not change."""
