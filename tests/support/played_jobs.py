@@ -49,7 +49,7 @@ def state(watermark: float, changes: int, *, waiting: int = 0, **more: int) -> E
 
 
 def play(
-    folder: Path,
+    folder: Path | str,
     *,
     lag: float = 1.0,
     pace: int = 100,

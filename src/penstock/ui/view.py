@@ -126,11 +126,6 @@ class JobView:
         ]
 
     @property
-    def held_by(self) -> str:
-        """The partition that holds the watermark, and what it waits for; empty if the lag is short or unknown."""
-        return str(self.now.slowest) if self.is_behind and self.now and self.now.slowest else ""
-
-    @property
     def is_behind(self) -> bool:
         """Whether the job runs and its watermark is far behind."""
         return self.lag is not None and self.lag >= BEHIND_SECONDS

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.job_views import WatchedJobs
 from penstock.io.staging.errors import OutputError
 from penstock.io.staging.names import staged_name
 from penstock.io.staging.operations import publish, stage
@@ -28,6 +29,7 @@ from penstock.runner.store.runs import RunCache
 from tests.conftest import CAMPAIGN
 from tests.support.object_stores.faults import BUSY_AFTER, DROP_AFTER, FaultProxy
 from tests.support.object_stores.servers import AZURITE, BUCKET, GCS, MOTO, S3RVER, VERSITYGW, RunningServer
+from tests.support.played_jobs import play
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +117,21 @@ def test_a_checkpoint_is_created_committed_taken_over_and_swept(server, prefix):
     assert second.sweep().records == 6
     assert checkpoint.record_numbers() == list(range(7, 15))
     second.check_superseded()
+
+
+def test_jobs_in_a_bucket_are_found_one_level_down_and_a_look_costs_few_requests(server, prefix):
+    with FaultProxy(server.port) as proxy:
+        url, options = server.url(prefix, proxy.port).split("?")
+        for name in ("orders", "users"):
+            play(f"{url}/{name}?{options}")
+        jobs = WatchedJobs([f"{url}?{options}"])
+        found = jobs.all()
+        assert sorted(each.name for each in found) == ["orders", "users"]
+        assert all(each.condition.runs for each in found)
+        before = len(proxy.log)
+        jobs.one(found[0].key)
+        assert sum(proxy.counts(before).values()) <= 8
+        assert set(proxy.counts(before)) == {"get", "list"}
 
 
 def test_an_epoch_costs_one_put_and_two_looks_and_an_idle_driver_only_the_looks_every_two_seconds(

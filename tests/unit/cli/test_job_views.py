@@ -62,7 +62,7 @@ def test_what_cannot_be_read_is_a_row_and_the_others_are_shown(tmp_path: Path) -
     file.write_text("template: spanner-to-files\n")
     secret = f"s3://user:{PASSWORD}@bucket/x"
     found = by_name(tmp_path, tmp_path / "missing", secret)
-    assert found["well"].condition is Condition.RUNNING
+    assert found["well"].condition.runs
     unreadable = {name: each.state.text for name, each in found.items() if name != "well"}
     assert sorted(unreadable) == ["alien", "damaged", "job", "missing", "x"]
     assert "was not written by penstock" in unreadable["alien"]
@@ -135,7 +135,7 @@ def test_a_folder_that_cannot_be_used_is_a_note_in_its_section(tmp_path: Path) -
     shop = whole(tmp_path / "orders", job_file(tmp_path / "shop.yaml", tmp_path / "orders", **folders))
     assert shop.notes["letters"].startswith("Nothing was written to")
     assert "line 1 of broken.jsonl" in shop.notes["partitions"]
-    assert shop.condition is Condition.RUNNING
+    assert shop.condition.runs
 
 
 def test_only_the_newest_files_are_read_and_the_page_says_so(

@@ -1,5 +1,5 @@
-// Replaces the content of the page by that of a new one, every few seconds. The focus, opened details and the scroll
-// position stay. Without this script the page reloads itself whole (<noscript>).
+// Replaces the content of the page by that of a new one, every few seconds. The focus and the scroll position stay.
+// Without this script the page reloads itself whole (<noscript>).
 "use strict";
 (() => {
   const seconds = Number(document.body.dataset.refresh);
@@ -14,8 +14,6 @@
       const answer = await fetch(location.href, { cache: "no-store" });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const focused = document.activeElement?.id;
-      for (const details of main.querySelectorAll("details[open][id]"))
-        page.getElementById(details.id)?.setAttribute("open", "");
       main.replaceChildren(...page.querySelector("main").childNodes);
       document.title = page.title;
       if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
