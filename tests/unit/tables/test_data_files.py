@@ -24,7 +24,7 @@ from penstock.event.change_rows import change_row_schema, change_rows
 from penstock.event.model import NO_COLUMNS, TableSchema
 from penstock.event.schema_changes import SchemaChangedError
 from penstock.io.columnar.arrow_rows import columns_of_arrow
-from penstock.io.columnar.data_files import DataFile, manifest
+from penstock.io.columnar.data_files import SHARDS, DataFile, bucket_of_table, manifest
 from penstock.io.columnar.log_shape import fits, fitted, shape_after, source_columns
 from penstock.io.delta.folder import LocalFolder, folder_of
 from penstock.io.delta.statistics import statistics_of
@@ -371,3 +371,12 @@ def test_a_table_that_was_made_for_a_truncate_gains_the_images() -> None:
 def test_storage_options_of_a_folder_are_not_shown() -> None:
     assert "hunter2" not in repr(folder_of("s3://bucket/t", {"AWS_SECRET_ACCESS_KEY": "hunter2"}))
     assert isinstance(folder_of("file:///data/t", {}), LocalFolder)
+
+
+def test_all_changes_of_a_table_are_in_one_shard() -> None:
+    """So they are in one commit, even if shards roll at different moments."""
+    changes = [change(SMALL, number, n=1) for number in range(50)]
+    elsewhere = Source("postgresql", "s", "shop2", "public", "orders")
+    assert len({bucket_of_table(each, 0) for each in [*changes, change(SMALL, 1, elsewhere, n=1)]}) == 1
+    tables = [Source("postgresql", table=f"t{number}") for number in range(200)]
+    assert len({bucket_of_table(change(SMALL, 1, each, n=1), 0) for each in tables}) == SHARDS
