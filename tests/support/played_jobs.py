@@ -16,6 +16,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.cli.common import build, configuration_of
 from penstock.io.spanner.frontier import Frontier, Waiting
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.source import ChangeStream
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
@@ -99,15 +100,22 @@ def job_file(file: Path, checkpoint: Path, **parameters: str) -> Path:
     return file
 
 
-def waiting_residual(job: Path, start: float, partition: str, parents: Sequence[str]) -> Residual:
-    """Return the residual of a job file whose only partition waits for others, since `start`, in seconds since 1970."""
+def waiting_residual(
+    job: Path, start: float, partition: str, parents: Sequence[str], read: Sequence[str]
+) -> Residual:
+    """Return the residual of a job file: a partition that waits for others, and those that are `read`.
+
+    `start`, in seconds since 1970, is the position of the one that waits; the others are a minute ahead.
+    """
     configuration = configuration_of(str(job))
     assert configuration is not None
     plan = build_plan(build(configuration, to_run=False).to_runner_api(), streaming=True)
     residuals = Residuals(PlanContext(plan))
     ((step, reader),) = residuals._readers.items()
     stream = ChangeStream("my-project", "main", "shop", "OrdersStream", int(start * 1e9), None)
-    frontier = Frontier({}, {partition: Waiting(int(start * 1e9), frozenset(parents))}, dealt=True)
+    ahead = Position(int((start + 60) * 1e9))
+    waiting = {partition: Waiting(int(start * 1e9), frozenset(parents))}
+    frontier = Frontier(dict.fromkeys(read, ahead), waiting, dealt=True)
     at = Timestamp(micros=int(start * 1e6))
     element = residuals._encode(reader, WindowedValue(None, at, (GlobalWindow(),)), stream, frontier, at)
     return Residual(step, "id", element, int(start * 1e6), 0)

@@ -40,6 +40,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow(seconds=60)]
 
 HOSTILE = "<script>alert('table')</script>"
 STUCK, PARENT = "9GQz1childTokenOfAMerge7fK2", "4hTn8parentTokenThatIsRefused3xB"
+LOW = "3cTy7leftHalfOfLow1pVs"
 BEHIND_SECONDS = 2700
 NAMES = (
     "orders",
@@ -78,7 +79,7 @@ def thirty_jobs(folder: Path) -> None:
     }
     stuck = job_file(folder / "orders-eu.yaml", folder / "orders-eu", **parameters)  # type: ignore[arg-type]
     start = now - BEHIND_SECONDS
-    residual = waiting_residual(stuck, start, STUCK, [PARENT])
+    residual = waiting_residual(stuck, start, STUCK, [PARENT], read=[LOW, PARENT])
     watermarks = {
         WatermarkKey.output(residual.transform): int(start * 1e6),
         WatermarkKey.carried(PUBLISH): int(start * 1e6),
@@ -105,11 +106,11 @@ def _lineage(now: float) -> list[dict[str, Any]]:
         return {"time": time_, "event": kind, "partition": partition, "parents": parents, "announced_by": by}
 
     first, second = "1aRw5rootOfTheLowKeys8mNp", "2bSx6rootOfTheHighKeys9nQr"
-    low, middle = "3cTy7leftHalfOfLow1pVs", "5dUz8rightHalfOfLow2qWt"
+    middle = "5dUz8rightHalfOfLow2qWt"
     return [
         event(7200, "announced", first),
         event(7200, "announced", second),
-        event(5400, "announced", low, (first,), first),
+        event(5400, "announced", LOW, (first,), first),
         event(5400, "announced", middle, (first,), first),
         event(5400, "closed", first),
         event(4100, "announced", PARENT, (second,), second),
