@@ -41,7 +41,9 @@ class ToyAdapter(Adapter):
         self._lists.lists["low"].append(damaged)  # type: ignore[arg-type]
 
     def transform(self, **options: Any) -> ReadFromLists:
-        return ReadFromLists(**{"name": self._name, "start": self.start, **options})
+        return ReadFromLists(
+            **{"name": self._name, "start": self.start, "idle_stream_seconds": 0.1, **options}
+        )
 
     def identity(self, record: Record) -> tuple[int, str]:
         return record.commit_timestamp, record.key
