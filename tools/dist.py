@@ -55,8 +55,9 @@ def main() -> int:
         penstock, emulators = (each.relative_to(ROOT) for each in build(target))
     except subprocess.CalledProcessError:
         return 1
-    print("Install them with the extras that you need (docs/install.md), in any environment:")
-    print(f"    pip install '{penstock}[cli,spark,spanner,emulators]' {emulators}")
+    print("Install them with the extras that you need (docs/install.md), in any environment, for example:")
+    print(f"    pip install '{penstock}[quickstart]' {emulators}")
+    print("    penstock quickstart")
     return 0
 
 

@@ -39,9 +39,9 @@ def run(*command: str, folder: Path, **environment: str) -> str:
     """Run a command in `folder`, without the work tree on any path, and return its output."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment
     done = subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=300
+        command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=900
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -350,3 +350,19 @@ def test_the_base_install_brings_no_cloud_clients_and_no_libraries_of_the_comman
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2, done.stderr
     assert "pip install '.[cli]'" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.campaign
+def test_the_quickstart_runs_from_wheels_in_a_fresh_environment(
+    wheels: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Two commands, without the clone: install, and see that nothing is lost."""
+    run(sys.executable, "-m", "venv", str(tmp_path / "environment"), folder=tmp_path)
+    programs = tmp_path / "environment" / "bin"
+    install = install_command(str(programs / "python"), *VERSIONS, f"{wheels[0]}[quickstart]", str(wheels[1]))
+    run(*install, folder=tmp_path)
+    printed = run(str(programs / "penstock"), "quickstart", folder=tmp_path)
+    assert "lost 0, doubled 0, out of order 0" in printed
+    assert f"{programs / 'penstock'} status " in printed  # it is not on PATH
