@@ -17,10 +17,15 @@ from typing import NoReturn
 import click
 
 from penstock.cli.common import refuse
-from penstock.extras import MissingExtraError, extra_packages, require_extra
+from penstock.extras import MissingExtraError, require_extra
 from penstock.launch.reporter import ignore_import_warnings
 from penstock.launch.run import ExitCode
 from penstock.launch.signals import stop_signals
+
+_INTRODUCTION = """\
+Penstock reads the changes of a database on Spark, is killed in the middle, and loses nothing.
+About a minute, no cloud. Ctrl-C ends it and everything that it has started.
+"""
 
 
 @click.command("quickstart")
@@ -37,29 +42,33 @@ def quickstart(folder: Path | None) -> None:
     of order; 1: something is.
     """
     ignore_import_warnings()
+    try:
+        for module in ("pyspark", "google.cloud.spanner", "penstock_emulators"):
+            require_extra("quickstart", module)
+    except MissingExtraError as error:
+        refuse(error)
+    place = _empty(folder)
+    click.echo(_INTRODUCTION)
+    # Here, because these imports take seconds.
+    from penstock_emulators.demo.quickstart import Folder, Quickstart
+    from penstock_emulators.demo.waiting import PipelineEndedError
+    from penstock_emulators.server_process import EmulatorStartError
+
+    left = Folder(place)
+    # Before, when nothing is started, a signal ends this process at once.
     for number in stop_signals():
         signal.signal(number, _interrupt)
     try:
-        with extra_packages("quickstart"):
-            require_extra("quickstart", "pyspark")
-            import google.cloud.spanner  # noqa: F401  the pipeline and the bank need it, and import it late
-
-            from penstock_emulators.demo.quickstart import Folder, Quickstart
-            from penstock_emulators.demo.waiting import PipelineEndedError
-            from penstock_emulators.server_process import EmulatorStartError
-    except MissingExtraError as error:
-        refuse(error)
-    place = Folder(_empty(folder))
-    try:
-        code = Quickstart(place, _own_command()).run()
+        code = Quickstart(left, _own_command()).run()
     except EmulatorStartError as error:
         click.echo(f"Error: {error}", err=True)
         code = ExitCode.PREFLIGHT
-    except PipelineEndedError as error:
-        click.echo(f"Error: {error}. The end of {place.log}:\n{place.end_of_log()}", err=True)
-        code = error.status or 1  # a pipeline without an end must not be done
+    except RuntimeError as error:
+        click.echo(f"Error: {error}. The end of {left.log}:\n{left.end_of_log()}", err=True)
+        # A pipeline without an end must not be done.
+        code = (error.status if isinstance(error, PipelineEndedError) else 0) or 1
     except KeyboardInterrupt:
-        click.echo(f"\nEnded, with everything that it had started. Files and log: {place.path}", err=True)
+        click.echo(f"\nEnded, with everything that it had started. Files and log: {place}", err=True)
         code = ExitCode.INTERRUPTED
     sys.exit(code)
 

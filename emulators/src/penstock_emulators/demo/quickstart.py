@@ -122,11 +122,8 @@ class Quickstart:
         Raises:
             EmulatorStartError: the simulated Spanner does not start.
             PipelineEndedError: the pipeline ended before it was stopped; its log has the reason.
+            RuntimeError: the pipeline published nothing for minutes, or the writers failed.
         """
-        print(
-            "Penstock reads the changes of a database on Spark, is killed in the middle, and loses nothing."
-        )
-        print("About a minute, no cloud. Ctrl-C ends it and everything that it has started.\n")
         self._tell.step(
             "Starting a simulated Spanner, whose partitions split and merge, and a bank that writes to it.",
             f"$ {self._penstock} emulator spanner --simulated",
