@@ -12,7 +12,7 @@ from html import escape
 
 from tools.pictures.style import colours
 
-PLAY_SECONDS = 20.0
+PLAY_SECONDS = 13.0
 """How long the picture takes to the end of the recording, about."""
 
 END_SECONDS = 8.0
@@ -58,7 +58,7 @@ def draw(cast: str) -> str:
         f"{_appearing(lines, length)}{_scrolling(lines, length)}"
         "@media (prefers-reduced-motion:reduce){.s,.s *{animation:none!important}}"
     )
-    head = f"recorded from a real run, shown {speed} times as fast"
+    head = "recorded from a real run" + (f", shown {speed} times as fast" if speed > 1 else "")
     rows = "\n".join(
         f'<text xml:space="preserve" class="c {_kind(line.text)}" y="{(row + 1) * _LINE}" '
         f'style="animation-name:a{row}">{escape(line.text[:COLUMNS], quote=False)}</text>'
