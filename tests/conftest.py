@@ -5,7 +5,7 @@ green.
 
 A test that needs Google's emulators (marker `emulator`) fails too where PENSTOCK_REQUIRE_EMULATORS=1 or CI=true is set,
 and in a campaign. Elsewhere such tests are left out if an emulator is missing, and the last lines of the run tell how
-many and how to get the emulators.
+many and how to get the emulators. Tests in a browser (marker `browser`) are left out wherever there is none.
 
 The marker `campaign` is for a second representative of a claim. `make campaign` runs such a test, and so does a command
 that names its file or the test itself.
@@ -115,7 +115,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[_LEFT_OUT] = {}
     for marker, missing in _SERVERS.items():
         needy = [item for item in items if item.get_closest_marker(marker)]
-        if needy and not _emulators_required() and missing():
+        # A browser is a package of the system, which CI may not install.
+        required = _emulators_required() and marker != "browser"
+        if needy and not required and missing():
             config.hook.pytest_deselected(items=needy)
             items[:] = [item for item in items if not item.get_closest_marker(marker)]
             config.stash[_LEFT_OUT][marker] = len(needy)

@@ -52,10 +52,11 @@ def install() -> str:
         ["install", "--yes", "--no-install-recommends", PACKAGE, "fonts-liberation"],
     ):
         # Another installation may hold the lock.
-        command = [apt, "-qq", "-o", "DPkg::Lock::Timeout=600", *arguments]
-        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, timeout=1800, check=False)
-        if done.returncode:
-            raise BrowserNotFoundError(f"`apt-get {' '.join(arguments)}` failed with {done.returncode}")
+        command = [apt, "-qq", "-o", "DPkg::Lock::Timeout=120", *arguments]
+        try:
+            subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, timeout=300, check=True)
+        except subprocess.SubprocessError as error:
+            raise BrowserNotFoundError(f"Chromium cannot be installed: {error}") from error
     return find()
 
 
