@@ -52,8 +52,8 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
         from penstock.io.delta.target import DeltaTarget
 
         uri = os.fspath(self.uri)
-        # Tasks write files too, and may have another working directory.
-        if is_local(uri) and not uri.startswith("file://"):
+        # The tasks of a log write files, and may have another working directory.
+        if self.mode == "log" and is_local(uri) and not uri.startswith("file://"):
             uri = os.path.abspath(uri)
         check_arguments("uri", uri, self.mode, self.schema_changes)
         target = DeltaTarget(

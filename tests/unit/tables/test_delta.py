@@ -271,3 +271,12 @@ def test_a_store_that_does_not_answer_is_asked_again_and_a_mistake_is_not(
         publish(target, Writer(1).changes(1), 2)
     with pytest.raises(DeltaError, match="no such column"):
         publish(target, Writer(1).changes(1), 2)
+
+
+def test_only_the_tasks_of_a_log_need_the_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    event = event_of(SMALL, Op.CREATE, after={"id": 1, "n": 1})
+    (current,) = WriteToDelta("lake/{table}", mode="current").preview(event)
+    assert current["table"].startswith("lake/")
+    (log,) = WriteToDelta("lake/{table}", mode="log").preview(event)
+    assert log["table"] == str(tmp_path / current["table"])
