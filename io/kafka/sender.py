@@ -39,6 +39,10 @@ _METADATA_SECONDS = 5.0
 """Time limit of one try to get the list of topics; a refused login is noticed after each."""
 _FLUSH_SECONDS = 60.0
 """Time limit for sending a batch and for ending its transaction."""
+_POLL_SECONDS = 0.1
+"""Time limit of one wait for delivery reports."""
+_CLOSE_SECONDS = 10.0
+"""Time limit for the delivery reports of records that a producer gives up."""
 
 
 class KafkaSender:
@@ -93,7 +97,9 @@ class KafkaSender:
         for writer in self._transactions.values():
             writer.close()
         self._transactions.clear()
-        self._producer = None
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
 
     def _send_in_transaction(
         self, writer: _Writer, delivery: Delivery, events: EventBatch, attempt: _Attempt
@@ -111,6 +117,7 @@ class KafkaSender:
         sent = attempt.sent()
         entry = StoredEntry(*delivery.position, tuple((each.index, each.reason) for each in sent.refused))
         writer.ledger.write(writer.producer, entry)
+        writer.open.flush(attempt)
         writer.producer.commit_transaction(_FLUSH_SECONDS)
         writer.entry = entry
         return sent
@@ -218,6 +225,7 @@ class _Writer:
         # A transaction that stays open hides later records from readers until it times out.
         with suppress(KafkaException):
             self.producer.abort_transaction(1)
+        self.open.close()
         with suppress(KafkaException):
             self.ledger.close()
 
@@ -270,42 +278,52 @@ class _Attempt:
 
 
 class _Producer:
-    """A client that produces records, and its fatal error if it has one."""
+    """A client that produces records.
+
+    After a fatal error (another producer took over) the client raises it in the middle of its callbacks. So callbacks
+    are called by `Producer.poll` alone, which ends then. `Producer.flush` goes on to the next callback, with an
+    exception set, and ends with a SystemError (confluent-kafka 2.16).
+    """
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._fatal: KafkaError | None = None
         self._transactional = "transactional.id" in settings
-        # A function for errors is needed: without one the client raises fatal errors inside of delivery reports.
-        self.client = Producer({**settings, "error_cb": self._take_error}, logger=CLIENT_LOG)
+        self.client = Producer(settings, logger=CLIENT_LOG)
 
     def produce(self, records: Sequence[Record], attempt: _Attempt) -> None:
         """Produce records, and return when the broker has answered for each."""
         for record in records:
             alone = record.index in attempt.alone
             if alone:
-                self._flush(attempt)
+                self.flush(attempt)
             if self._transactional and attempt.failed:
                 return
             _produce_one(self.client, record, attempt)
             if alone:
-                self._flush(attempt)
-        self._flush(attempt)
+                self.flush(attempt)
+        self.flush(attempt)
 
-    def _flush(self, attempt: _Attempt) -> None:
+    def flush(self, attempt: _Attempt) -> None:
+        """Return when the broker has answered for each record, or when the transaction has failed.
+
+        Raises:
+            KafkaException: another producer took over, or the broker does not answer.
+        """
         deadline = time.monotonic() + _FLUSH_SECONDS
-        # Flush in short steps: after a refusal in a transaction, and after a fatal error (another producer took over),
-        # records stay in the queue.
-        while self.client.flush(0.5):
+        while len(self.client):
+            self.client.poll(_POLL_SECONDS)
             if self._transactional and attempt.failed:
-                return
-            if self._fatal is not None:
-                raise KafkaException(self._fatal)
+                return  # records stay in the queue after a refusal
             if time.monotonic() > deadline:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    def _take_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            self._fatal = error
+    def close(self) -> None:
+        """Give up the records that are not sent, and take their reports."""
+        # A client that is deleted with reports in its queue damages the memory of the process (librdkafka 2.16).
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        self.client.purge()
+        while len(self.client) and time.monotonic() < deadline:
+            with suppress(KafkaException):
+                self.client.poll(_POLL_SECONDS)
 
 
 def _produce_one(producer: Producer, record: Record, attempt: _Attempt) -> None:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from penstock.attempt import DriverToken
 from penstock.event import ChangeEvent
@@ -19,6 +28,7 @@ from penstock_emulators.kafka import KafkaBroker
 
 _NUMBERS = itertools.count()
 _TRIES = 10
+_OPEN_TRANSACTION_SECONDS = 3.0
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +83,7 @@ class Target:
 
 def read_all(address: str, topic: str, isolation: str = "read_committed") -> list[Message]:
     """Return all messages of a topic up to its end."""
+    _wait_for_open_transactions(address, topic)
     settings = {"bootstrap.servers": address, "group.id": "reader", "enable.partition.eof": True}
     consumer = Consumer({**settings, "isolation.level": isolation, "enable.auto.commit": False})
     found: dict[int, list[Message]] = {}
@@ -92,6 +103,27 @@ def read_all(address: str, topic: str, isolation: str = "read_committed") -> lis
     finally:
         consumer.close()
     return [message for number in sorted(found) for message in found[number]]
+
+
+def _wait_for_open_transactions(address: str, topic: str) -> None:
+    """Wait until the transactions of a topic have ended, but not for one that nobody ends.
+
+    A broker answers a commit before the partitions have the marker that shows the records to readers.
+    """
+    admin = AdminClient({"bootstrap.servers": address})
+    places = [TopicPartition(topic, number) for number in admin.list_topics(topic).topics[topic].partitions]
+
+    def ends(isolation: IsolationLevel) -> list[int]:
+        asked = admin.list_offsets(
+            {place: OffsetSpec.latest() for place in places}, isolation_level=isolation
+        )
+        return [asked[place].result(30).offset for place in places]
+
+    deadline = time.monotonic() + _OPEN_TRANSACTION_SECONDS
+    while ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
 
 
 def header(message: Message, name: str) -> str:
