@@ -379,6 +379,7 @@ class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
             format=attrgetter("line"),
             shards=files.shards,
             roll_seconds=files.roll_seconds,
+            mark_complete=files.mark_complete,
         )
 
     def expand(self, lines: beam.PCollection[Line]) -> Any:

@@ -19,6 +19,7 @@ from penstock.publish import ClaimsOutput
 from penstock.runner.driver.claims import OutputClaims
 from penstock.runner.driver.cleanup import clean_ups
 from penstock.runner.driver.compatibility import state_for_plan
+from penstock.runner.driver.complete_marks import CompleteMarks
 from penstock.runner.driver.driver import Driver
 from penstock.runner.driver.post_commit import post_commit_fns
 from penstock.runner.driver.publish_early import EarlyPublisher
@@ -166,17 +167,18 @@ class Job:
             )
         driver = self._driver(checkpoint.state_location, checkpoint.staging_location, dropped)
         early = EarlyPublisher(self._plan)
+        marks = CompleteMarks(self._plan, checkpoint.job)
         fns = [each.fn for each in post_commit_fns(self._plan, PlanContext(self._plan))]
         claims = OutputClaims([fn for fn in fns if isinstance(fn, ClaimsOutput)], coordinator, checkpoint.job)
         # Before the first epoch, because that epoch publishes what the last record names.
         claims.claim()
-        with contextlib.closing(self._engine), contextlib.closing(early):
+        with contextlib.closing(self._engine), contextlib.closing(early), contextlib.closing(marks):
             record = run_epochs(
                 coordinator,
                 driver,
                 retries=self._settings.epoch_retries if retries is None else retries,
                 stop=lambda last: self._stopping(requests),
-                on_commit=lambda last: self._committed(last, driver, early, claims),
+                on_commit=lambda last: self._committed(last, driver, early, marks, claims),
                 on_sweep=lambda last, swept: self._clean_up(last, checkpoint.staging_location),
                 on_failure=lambda last, failures, error: self._no_retry_after_cancel(error),
             )
@@ -193,12 +195,18 @@ class Job:
         return self._result.stopping
 
     def _committed(
-        self, record: CommitRecord, driver: Driver, early: EarlyPublisher, claims: OutputClaims
+        self,
+        record: CommitRecord,
+        driver: Driver,
+        early: EarlyPublisher,
+        marks: CompleteMarks,
+        claims: OutputClaims,
     ) -> None:
         trace("committed", epoch=record.number)
         # Claim outputs before a sweep that follows this commit, because sinks delete files in it.
         claims.committed(record)
         early.committed(record)
+        marks.committed(record)
         self._result.committed(record, driver.measured(record.number), driver.timings(record.number))
 
     def _no_retry_after_cancel(self, error: Exception) -> None:

@@ -1,7 +1,7 @@
 """Shows a pipeline that runs elsewhere, or has stopped, from its checkpoint folder, and sends requests to its driver.
 
     job = RemoteJob.open("/data/checkpoints/orders")
-    job.last().watermark_us
+    job.complete_until()
     job.request("stop")
 
 It creates and changes only requests.
@@ -10,20 +10,29 @@ It creates and changes only requests.
 from __future__ import annotations
 
 import functools
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
+from penstock.compat import UTC
+from penstock.errors import UsageError
 from penstock.runner.driver.residuals import Residuals, ResidualView
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.metrics import Metrics, deserialized
 from penstock.runner.planning.graph import build_plan
-from penstock.runner.protocol.record import CommitRecord, WatermarkKind
+from penstock.runner.protocol.complete import complete_until_us
+from penstock.runner.protocol.record import CommitRecord, WatermarkKey, WatermarkKind
 from penstock.runner.protocol.record_codec import decode_record
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Ended, Started
 from penstock.runner.store.requests import Request, Requests
+
+_YEAR_9999_US = 253_370_764_800_000_000
+_LOOK_SECONDS = 1.0
+"""Time between two looks at a checkpoint. A stream commits about once a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +64,14 @@ class RecordView:
 class SinkView:
     """One step that publishes after a commit, as of a record.
 
-    `watermark_us`: everything below it has reached the step. `waiting`: publications of the record, which the next
-    epoch runs; those of all earlier records are published. `counters` are of the step and of the steps beside it.
+    `watermark_us`: everything below it has reached the step. `complete_us`: the target has everything below it; None
+    if that is not known yet. `waiting`: publications of the record, which the next epoch runs; those of all earlier
+    records are published. `counters` are of the step and of the steps beside it.
     """
 
     step: str
     watermark_us: int
+    complete_us: int | None
     waiting: int
     counters: Mapping[str, int]
 
@@ -73,6 +84,7 @@ class RemoteProgress:
     committed_us: int | None
     watermark_us: int | None
     residuals: Sequence[ResidualView]
+    complete_us: Mapping[str, int | None] = field(default_factory=dict)
 
 
 class RemoteJob:
@@ -142,7 +154,8 @@ class RemoteJob:
     def progress(self, record: CommitRecord, pipeline: Any = None) -> RemoteProgress:
         """Return the progress at a record; its residuals only with the Beam `pipeline`, which has their coders."""
         residuals = _residuals(record, pipeline) if pipeline is not None else ()
-        return RemoteProgress(record.epochs, record.committed_us, _watermark(record), residuals)
+        complete_us = complete_until_us(record.state)
+        return RemoteProgress(record.epochs, record.committed_us, _watermark(record), residuals, complete_us)
 
     def metrics(self, record: CommitRecord) -> Metrics:
         """Return the users' metrics at a record."""
@@ -151,15 +164,65 @@ class RemoteJob:
     def sinks(self, record: CommitRecord) -> list[SinkView]:
         """Return the steps that publish after a commit. `record` has them once elements have reached them."""
         state = record.state
-        reads = {key.step for key in state.watermarks if key.kind is WatermarkKind.OUTPUT}
-        reads |= {residual.transform for residual in (*state.residuals, *state.ended)}
         waiting = Counter(each.transform for each in state.publications)
         counters = self.metrics(record).query()["counters"]
         return [
-            SinkView(key.step, us, waiting[key.step], _counters_beside(key.step, counters))
-            for key, us in sorted(state.watermarks.items())
-            if key.kind is WatermarkKind.CARRIED and key.step not in reads
+            SinkView(
+                step,
+                state.watermarks[WatermarkKey.carried(step)],
+                complete_us,
+                waiting[step],
+                _counters_beside(step, counters),
+            )
+            for step, complete_us in complete_until_us(state).items()
         ]
+
+    def complete_until(self) -> dict[str, datetime | None]:
+        """Return for each sink, by the name of its step that publishes, until when its target is complete.
+
+        The target has every change with an event time below (not at) the time, except dead letters, and gets no more of
+        them. The time never falls, unless somebody puts an older copy of the checkpoint in place, and it moves while
+        the source is idle. None: not known yet. `datetime.max` (in UTC): the job has ended and the target has
+        everything. Empty: no change has reached a sink yet.
+
+        Raises:
+            CheckpointError: the folder cannot be read.
+        """
+        record = self.last()
+        times = complete_until_us(record.state) if record else {}
+        return {step: None if us is None else _datetime(us) for step, us in times.items()}
+
+    def wait_until_complete(
+        self,
+        until: datetime,
+        *,
+        sinks: Sequence[str] = (),
+        seconds: float | None = None,
+        on_look: Callable[[Mapping[str, datetime | None]], None] = lambda complete: None,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> bool:
+        """Wait until the targets have every change with an event time below `until`; return whether they have.
+
+        `sinks` are parts of names of steps that publish, such as ``Write orders``; all sinks if there are none. False:
+        `seconds` have passed; None waits without a limit, also for a job that has failed, because it may be started
+        again. `on_look` gets the times of the sinks that count, about once a second.
+
+        Raises:
+            UsageError: `until` has no time zone, or no sink has a given name.
+            CheckpointError: the folder cannot be read.
+        """
+        if until.tzinfo is None:
+            raise UsageError(f"until must have a time zone, got {until.isoformat()}; for example add +00:00.")
+        began = clock()
+        while True:
+            complete = _chosen(self.complete_until(), sinks)
+            on_look(complete)
+            if complete and all(at is not None and at >= until for at in complete.values()):
+                return True
+            if seconds is not None and clock() - began >= seconds:
+                return False
+            pause(_LOOK_SECONDS)
 
     def request(self, what: str, generation: int) -> None:
         """Ask the driver of a generation to ``stop`` or to ``drain``."""
@@ -176,6 +239,21 @@ class RemoteJob:
     def ended(self, generation: int) -> Ended | None:
         """Return how the driver of a generation has ended; None if it runs, or was killed."""
         return self._notes.ended(generation)
+
+
+def _chosen(complete: Mapping[str, datetime | None], sinks: Sequence[str]) -> dict[str, datetime | None]:
+    """Return the entries of the sinks; `sinks` are parts of names, all entries if it is empty."""
+    if complete:
+        for each in sinks:
+            if not any(each in step for step in complete):
+                raise UsageError(f"no sink has the name {each!r}; there are {', '.join(complete)}.")
+    return {step: at for step, at in complete.items() if not sinks or any(each in step for each in sinks)}
+
+
+def _datetime(us: int) -> datetime:
+    # Beam's highest timestamp is beyond the calendar of Python.
+    whole = datetime.max.replace(tzinfo=UTC)
+    return whole if us >= _YEAR_9999_US else datetime.fromtimestamp(us / 1e6, UTC)
 
 
 # A page asks for the progress of many jobs again and again, and a plan takes a third of a second.

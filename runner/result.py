@@ -14,6 +14,7 @@ from penstock.runner import metrics
 from penstock.runner.driver.residuals import Residuals, ResidualView
 from penstock.runner.interrupts import interrupted, interrupts_raised
 from penstock.runner.metrics import Metrics
+from penstock.runner.protocol.complete import complete_until_us
 from penstock.runner.protocol.record import CommitRecord, WatermarkKind
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,8 @@ class Progress:
     committed in the life of the checkpoint. `watermark_us` is the lowest output watermark of all steps that read and
     of all groupings; None before the first. `publications` is the number that wait for the next epoch.
     `epoch_seconds` are the timings of the last epoch that ran here: `tasks` (the Spark job) and `commit`. `state_bytes`
-    is the size of the state runs that the record names.
+    is the size of the state runs that the record names. `complete_us` is by step that publishes until when its target
+    is complete (exclusive); None: not known yet.
     """
 
     epoch: int
@@ -39,6 +41,7 @@ class Progress:
     publications: int
     epoch_seconds: Mapping[str, float] = field(default_factory=dict)
     state_bytes: int = 0
+    complete_us: Mapping[str, int | None] = field(default_factory=dict)
 
 
 class PySparkPipelineResult(PipelineResult):
@@ -159,6 +162,7 @@ class PySparkPipelineResult(PipelineResult):
             epoch_seconds=self._timings,
             # After a rescaling two entries may name one file.
             state_bytes=sum({run.name: run.size for run in record.state.state_runs}.values()),
+            complete_us=complete_until_us(record.state),
         )
 
     # For the runner.

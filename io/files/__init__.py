@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.io.staging.complete_marks import complete_until
 from penstock.io.staging.errors import OutputError
 from penstock.lazy import load
 
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from penstock.io.files.write_rows import WriteToAvro, WriteToParquet
     from penstock.io.staging.staged_file import PublishedFile
 
-__all__ = ["OutputError", "PublishedFile", "WriteToAvro", "WriteToJsonLines", "WriteToParquet"]
+__all__ = [
+    "OutputError",
+    "PublishedFile",
+    "WriteToAvro",
+    "WriteToJsonLines",
+    "WriteToParquet",
+    "complete_until",
+]
 
 # `write` also registers the coder of PublishedFile.
 _HOMES = {

@@ -25,6 +25,9 @@ class OutputOptions(Options):
     shards: int = 1
     """Number of files that are written in parallel for each table and hour. All changes of one key go to the same
     shard."""
+    mark_complete: bool = False
+    """Whether the output says until which commit time it is complete, in files below ``_complete`` that
+    `penstock.io.files.complete_until` reads."""
 
 
 @options

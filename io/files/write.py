@@ -74,6 +74,7 @@ class WriteToJsonLines(JsonLinesSinkOptions, beam.PTransform):
             format=self._lines_format,
             policy=self._policy,
             in_event_time_order=self.in_event_time_order,
+            marks_complete=self.mark_complete,
         )
 
     def display_data(self) -> dict[str, Any]:

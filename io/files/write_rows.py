@@ -34,7 +34,12 @@ class _WriteRows(WriteCheckedRows):
         self._layout, self._format = Layout(options.table, options.partition_by, options.shards), format
         policy = RollingPolicy(round(options.roll_seconds * 1e6), options.roll_bytes)
         write = WriteStagedFiles(
-            store_of(options.output), encode=encode_event, bucket=self._layout, format=format, policy=policy
+            store_of(options.output),
+            encode=encode_event,
+            bucket=self._layout,
+            format=format,
+            policy=policy,
+            marks_complete=options.mark_complete,
         )
         super().__init__(target, "Write", write)
 

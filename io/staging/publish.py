@@ -12,6 +12,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
+from penstock.io.staging.complete_marks import mark_complete
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.io.staging.operations import clean_up, publish, sync_published
 from penstock.io.staging.owner import claim
@@ -33,9 +34,10 @@ class PublishFilesFn(beam.DoFn):
     by the runner at each `StagedFile`. State: none.
     """
 
-    def __init__(self, store: FileStore, sink: str) -> None:
+    def __init__(self, store: FileStore, sink: str, *, marks_complete: bool = False) -> None:
         self._store = store
         self._sink = sink
+        self._marks_complete = marks_complete
         self._seen: list[StagedFile] = []
         self._waiting: list[tuple[StagedFile, Timestamp]] = []
         self._files = Metrics.counter(NAMESPACE, "published_files")
@@ -81,6 +83,11 @@ class PublishFilesFn(beam.DoFn):
     def claim_output(self, job: str, position: CheckpointPosition) -> None:
         """Leave the mark of this checkpoint in the output; see `penstock.publish.ClaimsOutput`."""
         claim(self._store, job, self._sink, position)
+
+    def mark_complete(self, job: str, record: int, until_us: int) -> None:
+        """Say in the output until when it is complete, if that is wanted; see `penstock.publish.MarksComplete`."""
+        if self._marks_complete:
+            mark_complete(self._store, job, self._sink, record, until_us)
 
     def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[Any]) -> None:
         """Delete what failed epochs of this sink have staged; see `penstock.publish.CleansUp`."""

@@ -35,6 +35,7 @@ class WriteStagedFiles(beam.PTransform):
         format: turns records into the content of a file.
         policy: when a file rolls.
         in_event_time_order: see `RollFilesFn`.
+        marks_complete: whether the output says until when it is complete; see `penstock.io.staging.complete_until`.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class WriteStagedFiles(beam.PTransform):
         format: FileFormat,
         policy: RollingPolicy,
         in_event_time_order: bool = False,
+        marks_complete: bool = False,
     ) -> None:
         super().__init__()
         self._store = store
@@ -54,6 +56,7 @@ class WriteStagedFiles(beam.PTransform):
         self._format = format
         self._policy = policy
         self._in_event_time_order = in_event_time_order
+        self._marks_complete = marks_complete
 
     def check(self) -> None:
         """Create the output if it is missing, and write a temporary file into it; see `penstock.preflight`.
@@ -71,11 +74,12 @@ class WriteStagedFiles(beam.PTransform):
         roll = RollFilesFn(
             self._store, sink, self._policy, self._format, in_event_time_order=self._in_event_time_order
         )
+        publish = PublishFilesFn(self._store, sink, marks_complete=self._marks_complete)
         return (
             in_global_window(elements)
             | "Collect" >> beam.ParDo(self._collect)
             | "Roll" >> ForgettingParDo(roll)
-            | "Publish" >> PublishAfterCommit(PublishFilesFn(self._store, sink))
+            | "Publish" >> PublishAfterCommit(publish)
         )
 
     def display_data(self) -> dict[str, Any]:

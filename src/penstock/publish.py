@@ -32,6 +32,7 @@ __all__ = [
     "ClaimsOutput",
     "CleansUp",
     "ForgettingParDo",
+    "MarksComplete",
     "PublishAfterCommit",
     "PublishOnDriver",
     "PublishesEarly",
@@ -118,6 +119,21 @@ class PublishesOnDriver(Protocol):
         The driver calls it at the start of the epoch after the commit, before the step itself runs in the tasks, with
         the same elements each time, in any order. The rule of the step applies: a call may be repeated, however late,
         and must then change nothing. If it raises, the epoch is tried again.
+        """
+
+
+@runtime_checkable
+class MarksComplete(Protocol):
+    """Optional method of a post-commit DoFn: tell the target until when it is complete."""
+
+    def mark_complete(self, job: str, record: int, until_us: int) -> None:
+        """Write that the target has everything of `job` below `until_us`: exclusive, in microseconds since 1970.
+
+        The driver calls it in a thread, some time after it has committed the record with the number `record`, and not
+        for every record. It calls it only after the publications before that time were published. Numbers and times
+        grow along the history of a checkpoint, but a driver that was paused may call it with an old pair after its
+        successor has called it with newer ones. The target must then keep the newer time. Beam's highest timestamp:
+        the pipeline has ended, and the target has everything. An error is logged, and the next call says more.
         """
 
 

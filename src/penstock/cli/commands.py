@@ -49,6 +49,7 @@ from penstock.cli.runner_options import begin_session
 from penstock.cli.snapshot import snapshot
 from penstock.cli.span import Span
 from penstock.cli.ui import ui
+from penstock.cli.wait import wait
 from penstock.errors import SeveralProblemsError, UsageError
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
@@ -343,6 +344,7 @@ for _command in (
     emulator,
     quickstart,
     ui,
+    wait,
 ):
     cli.add_command(_command)
 

@@ -107,6 +107,8 @@ def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: st
         return
     if first and last:
         facts["progress"] = as_line(first, last)
+        for sink, until in as_fields(first, last)["complete_until"].items():
+            facts[f"{sink} is complete until"] = until or "no time yet"
     for name, text in facts.items():
         click.echo(f"{name}: {text}")
 

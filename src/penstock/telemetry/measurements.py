@@ -7,6 +7,7 @@ Names follow Prometheus, without the suffix `_total` of counters. Values that ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,17 @@ def measure(
         ("penstock_watermark_lag_seconds", now.lag, "How far the watermark is behind the driver's clock."),
     )
     measurements += [Measurement(name, value, text, "s") for name, value, text in times if value is not None]
+    measurements += [
+        Measurement(
+            "penstock_complete_until_timestamp_seconds",
+            at,
+            "The target has every change before this time.",
+            "s",
+            labels=(("sink", step),),
+        )
+        for step, at in now.complete.items()
+        if at is not None and at != math.inf
+    ]
     measurements += [
         Measurement("penstock_partitions", count, "Partitions of the sources.", labels=(("state", state),))
         for state, count in (("open", now.open), ("waiting", now.waiting))

@@ -6,8 +6,9 @@ All numbers are as of the last commit. The epoch that runs may still fail and be
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
 from typing import Any, Protocol
@@ -61,7 +62,8 @@ class PipelineStatus:
     source has reported a watermark. It is None too if `input_read`: all input is read, so no time bounds it. `epochs`
     counts the committed epochs since the first start. `open` and `waiting` count partitions; they are None if no source
     has partitions. `counters` are counters and gauges. `slowest` is the partition that holds the watermark; None if no
-    source tells it. `scans` are the tables whose snapshot is not finished.
+    source tells it. `scans` are the tables whose snapshot is not finished. `complete` is by step that publishes until
+    when its target is complete; None: not known yet, infinity: it has everything.
     """
 
     at: float
@@ -74,6 +76,7 @@ class PipelineStatus:
     slowest: Slowest | None = None
     input_read: bool = False
     scans: tuple[Scan, ...] = ()
+    complete: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def lag(self) -> float | None:
@@ -109,6 +112,8 @@ def pipeline_status(
             chain.from_iterable(getattr(residual.restriction, "scans", ()) for residual in progress.residuals)
         ),
         input_read=progress.watermark_us is not None and progress.watermark_us >= _YEAR_9999_US,
+        # Only the runner of Penstock reports these.
+        complete={step: complete_seconds(us) for step, us in getattr(progress, "complete_us", {}).items()},
     )
 
 
@@ -211,6 +216,7 @@ def as_fields(before: PipelineStatus, now: PipelineStatus) -> dict[str, Any]:
         "changes_per_second": round(rate(before, now), 1),
         "snapshot": _snapshot_fields(before, now),
         "watermark": "end" if now.input_read else _time(now.watermark),
+        "complete_until": {step: "end" if at == math.inf else _time(at) for step, at in now.complete.items()},
         "watermark_lag_seconds": None if now.lag is None else round(now.lag, 3),
         "open_partitions": now.open,
         "waiting_partitions": now.waiting,
@@ -248,6 +254,11 @@ def _slowest(residuals: Iterable[ResidualView]) -> Slowest | None:
 def _finite_us(watermark_us: int | None) -> int | None:
     """Return the watermark, or None for Beam's lowest ("none reported") and highest (`PipelineStatus.input_read`)."""
     return watermark_us if watermark_us is not None and 0 < watermark_us < _YEAR_9999_US else None
+
+
+def complete_seconds(until_us: int | None) -> float | None:
+    """Return until when a target is complete, in seconds; infinity for Beam's highest timestamp."""
+    return math.inf if until_us is not None and until_us >= _YEAR_9999_US else _seconds(until_us)
 
 
 def _seconds(micros: int | None) -> float | None:

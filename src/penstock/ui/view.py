@@ -13,7 +13,7 @@ from typing import Any
 from penstock.io.change_streams.metrics import LINEAGE, REFUSED_PARTITIONS, REFUSED_SECONDS
 from penstock.telemetry.lineage import PartitionSpan
 from penstock.telemetry.state import SILENT_SECONDS, Condition, JobState
-from penstock.telemetry.status import PipelineStatus, rate, span
+from penstock.telemetry.status import PipelineStatus, complete_seconds, rate, span
 
 BEHIND_SECONDS = 60.0
 """From this lag on a job that runs is marked as behind."""
@@ -32,13 +32,13 @@ _LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """One target as of the last commit. `watermark` is in seconds since 1970; None: at the end, or not known.
+    """One target as of the last commit. `complete` is in seconds since 1970; None: not known, infinity: everything.
 
     `waiting`: publications that the next epoch runs. `counts` are counters by name.
     """
 
     step: str
-    watermark: float | None
+    complete: float | None
     waiting: int
     counts: Mapping[str, int]
 
@@ -224,6 +224,4 @@ def counted_noun(count: int, noun: str) -> str:
 
 def sink_of(step: Any) -> Sink:
     """Return the sink of the runner's view of a step."""
-    # Beam's lowest and highest watermarks are no times.
-    seconds = step.watermark_us / 1e6 if 0 < step.watermark_us < 253_370_764_800_000_000 else None
-    return Sink(step.step, seconds, step.waiting, dict(step.counters))
+    return Sink(step.step, complete_seconds(step.complete_us), step.waiting, dict(step.counters))

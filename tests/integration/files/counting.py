@@ -118,7 +118,9 @@ def build(pipeline: beam.Pipeline, output: str, hooks: str, keys: int) -> beam.P
         | "Keys" >> beam.WithKeys(lambda row: row["key"]).with_output_types(tuple[str, dict[str, Any]])
         | "Seen" >> beam.ParDo(SeenFn()).with_output_types(dict[str, Any])
         | "Exchanged" >> beam.ParDo(HookFn(hooks, "exchanged")).with_output_types(dict[str, Any])
-        | WriteToJsonLines(output, table="counts", key=lambda row: row["key"], shards=3, roll_seconds=0.5)
+        | WriteToJsonLines(
+            output, table="counts", key=lambda row: row["key"], shards=3, roll_seconds=0.5, mark_complete=True
+        )
     )
 
 

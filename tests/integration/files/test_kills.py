@@ -1,7 +1,8 @@
 """SIGKILL of driver, JVM and workers from another process, at each hook of an epoch and at random moments.
 
 The source is generated, so the expected output is known without reading anything. The checker shares no code with
-Penstock. A consumer looks at the output during the whole run and takes every third file away.
+Penstock. A consumer looks at the output during the whole run and takes every third file away. A reader asks until when
+the output is complete, and looks whether it is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from penstock_emulators.oracle.kill import After, FileAppears, Later, Moment, ca
 from penstock_emulators.oracle.lines import Line, read_lines
 from penstock_emulators.oracle.rules import counted
 from tests.integration.files.counting import PER_SECOND
+from tests.integration.files.trusting import TrustingReader
 from tests.support.oracle.watch import Consumer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=50)]
@@ -71,7 +73,10 @@ def test_kills_at_the_hooks_of_an_epoch_lose_nothing_double_nothing_and_keep_ord
     chosen = [(name, Later(moment, rng.choice([0.0, rng.random() / 5]))) for name, moment in chosen]
     if campaign_of.full:
         chosen += [("at random", After(5 + rng.random() * 10)) for _ in range(rounds)]
-    with Consumer(folders.output, folders.taken, take=1 / 3, seed=campaign_of.seed) as consumer:
+    with (
+        Consumer(folders.output, folders.taken, take=1 / 3, seed=campaign_of.seed) as consumer,
+        TrustingReader(folders, consumer, KEYS) as reader,
+    ):
         kills = campaign(
             folders.command(),
             chosen,
@@ -88,10 +93,13 @@ def test_kills_at_the_hooks_of_an_epoch_lose_nothing_double_nothing_and_keep_ord
         kills=dict(Counter(kill.moment for kill in kills)),
         processes=sum(kill.processes for kill in kills),
         lines=len(lines),
-        wrong=wrong + consumer.wrong,
+        times=reader.seen,
+        wrong=wrong + consumer.wrong + reader.wrong,
     )
     assert len(kills) == len(chosen)
     assert consumer.wrong == []
+    assert reader.wrong == []
+    assert reader.seen > 2 * len(chosen)
     assert wrong == []
 
 

@@ -14,6 +14,7 @@ from penstock.cli.ask import ask
 from penstock.cli.commands import cli
 from penstock.launch.run import ExitCode
 from penstock.runner.protocol import Coordinator, EpochState, Residual
+from penstock.runner.protocol.record import WatermarkKey
 from penstock.runner.remote import RemoteJob
 from penstock.runner.store import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Ended
@@ -205,3 +206,29 @@ def test_the_page_has_the_lineage_and_needs_no_network(driver: Driver, tmp_path:
     assert 'class="edge"' in text
     assert "http://" not in text
     assert "<script" not in text
+
+
+def test_wait_says_until_when_the_targets_are_complete_and_exits(driver: Driver) -> None:
+    driver.commit(EpochState(watermarks={WatermarkKey.carried("To shop"): 1_000_000}))
+    folder = driver.checkpoint.folder
+    done = penstock("wait", folder, "--until", "1970-01-01T00:00:01Z", "--timeout", "0s")
+    assert (done.exit_code, done.output) == (0, "complete until 1970-01-01T00:00:01.000Z\n")
+    late = penstock("wait", folder, "--until", "1970-01-01T00:00:01.000000001Z", "--timeout", "0s")
+    assert late.exit_code == ExitCode.FAILED
+    assert late.stderr.splitlines() == [
+        "waiting for 1970-01-01T00:00:01.000Z: To shop is complete until 1970-01-01T00:00:01.000Z",
+        "not complete after 0.0 s: To shop is complete until 1970-01-01T00:00:01.000Z",
+    ]
+
+
+def test_wait_says_what_is_missing_before_the_first_change_has_reached_a_sink(driver: Driver) -> None:
+    late = penstock("wait", driver.checkpoint.folder, "--until", "now", "--timeout", "0s")
+    assert late.exit_code == ExitCode.FAILED
+    assert late.stderr.splitlines()[-1] == "not complete after 0.0 s: no change has reached a sink yet"
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-01-31", "2026-01-31T12:00:00"])
+def test_wait_refuses_a_time_without_a_time_zone(driver: Driver, text: str) -> None:
+    refused = penstock("wait", driver.checkpoint.folder, "--until", text)
+    assert refused.exit_code == ExitCode.CONFIGURATION
+    assert "RFC 3339 timestamp in UTC" in refused.stderr

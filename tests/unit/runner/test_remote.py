@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 
+import pytest
+
+from penstock.compat import UTC
+from penstock.errors import UsageError
 from penstock.runner.protocol import Coordinator, EpochState, Publication, StateRun
 from penstock.runner.protocol.record import WatermarkKey
 from penstock.runner.remote import RemoteJob
@@ -51,3 +56,69 @@ def test_a_replaced_record_with_a_large_state_is_shown_without_its_counts(tmp_pa
     ]
     coordinator.commit(coordinator.begin(), EpochState())
     assert [view.publications for view in job.records()] == [0, None, 0]
+
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+SENDS = {
+    "To shop/Send": WatermarkKey.carried("To shop/Send"),
+    "Dead letters": WatermarkKey.carried("Dead letters"),
+}
+
+
+class Watched:
+    """A job whose driver commits one more record of `seconds` after noon each time that the waiting one pauses."""
+
+    def __init__(self, folder: Path, *seconds: float) -> None:
+        self._coordinator = Coordinator(Checkpoint.open(str(folder)))
+        self._coordinator.take_over()
+        self._left, self.clock = list(seconds), 0.0
+        self.job = RemoteJob.open(str(folder))
+
+    def commit(self, seconds: float) -> None:
+        at = (NOON + timedelta(seconds=seconds) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
+            microseconds=1
+        )
+        marks = {SENDS["To shop/Send"]: at, SENDS["Dead letters"]: at - 1_000_000}
+        self._coordinator.commit(self._coordinator.begin(), EpochState(watermarks=marks))
+
+    def wait(self, until: datetime, *sinks: str, seconds: float | None = 10.0) -> bool:
+        return self.job.wait_until_complete(
+            until, sinks=sinks, seconds=seconds, clock=lambda: self.clock, pause=self._pause
+        )
+
+    def _pause(self, seconds: float) -> None:
+        self.clock += seconds
+        if self._left:
+            self.commit(self._left.pop(0))
+
+
+def test_waiting_ends_when_every_sink_is_complete(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, -1, 0, 1)
+    assert watched.job.complete_until() == {}
+    assert watched.wait(NOON)
+    assert watched.clock == 3
+    assert watched.job.complete_until() == {
+        "Dead letters": NOON,
+        "To shop/Send": NOON + timedelta(seconds=1),
+    }
+
+
+def test_waiting_for_one_sink_does_not_ask_the_others(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, -1, 0, 1)
+    assert watched.wait(NOON, "To shop")
+    assert watched.clock == 2
+
+
+def test_waiting_is_given_up_in_time(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, -1)
+    assert not watched.wait(NOON, seconds=5)
+    assert watched.clock == 5
+
+
+def test_waiting_needs_a_time_zone_and_the_name_of_a_sink(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    with pytest.raises(UsageError, match="time zone"):
+        watched.wait(datetime(2026, 1, 31))
+    watched.commit(0)
+    with pytest.raises(UsageError, match=r"no sink has the name 'to'; there are Dead letters, To shop/Send"):
+        watched.wait(NOON, "to")

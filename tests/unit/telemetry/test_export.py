@@ -33,6 +33,9 @@ class Reported:
     publications: int = 2
     state_bytes: int = 4096
     epoch_seconds: dict[str, float] = field(default_factory=lambda: {"tasks": 0.4, "commit": 0.01})
+    complete_us: dict[str, int | None] = field(
+        default_factory=lambda: {"Write": 997_000_000, "Ended": 9_223_372_036_854_775_000, "New": None}
+    )
 
 
 COUNTERS = [
@@ -66,6 +69,8 @@ def test_prometheus_reads_the_values_of_the_last_commit() -> None:
     assert seen["penstock_records_total{component=staging}"] == 3
     assert seen["penstock_epoch_seconds{phase=tasks}"] == pytest.approx(0.4)
     assert seen["penstock_state_bytes"] == 4096
+    complete = {name: value for name, value in seen.items() if "complete_until" in name}
+    assert complete == {"penstock_complete_until_timestamp_seconds{sink=Write}": 997}
 
 
 def test_metrics_of_users_and_gauges_of_single_workers_are_not_exported() -> None:

@@ -38,6 +38,7 @@ class FakeProgress:
     committed_us: int | None = 999_500_000
     watermark_us: int | None = 998_000_000
     residuals: tuple[FakeResidual, ...] = field(default_factory=tuple)
+    complete_us: dict[str, int | None] = field(default_factory=dict)
 
 
 COUNTERS = [
@@ -106,6 +107,16 @@ def test_beams_lowest_watermark_is_shown_as_unknown_and_the_highest_as_the_end()
     assert as_fields(highest, highest)["watermark"] == "end"
 
 
+def test_times_until_which_targets_are_complete_are_shown_by_sink() -> None:
+    times = {"Write": 998_000_000, "Ended": 9_223_372_036_854_775_000, "New": None}
+    now = pipeline_status(1000.0, FakeProgress(complete_us=times), [])
+    assert as_fields(now, now)["complete_until"] == {
+        "Write": "1970-01-01T00:16:38.000Z",
+        "Ended": "end",
+        "New": None,
+    }
+
+
 def test_the_rate_is_changes_over_the_time_between_two_statuses() -> None:
     assert rate(status(at=990.0, counters={"changes": 500}), status()) == pytest.approx(200.0)
 
@@ -145,6 +156,7 @@ def test_the_json_line_is_one_object_with_times_in_rfc_3339() -> None:
         "changes_per_second": 200.0,
         "snapshot": None,
         "watermark": "1970-01-01T00:16:38.000Z",
+        "complete_until": {},
         "watermark_lag_seconds": 2.0,
         "open_partitions": 3,
         "waiting_partitions": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -122,9 +123,9 @@ def test_a_job_without_a_job_file_is_continued_by_a_command_that_the_page_does_n
     assert continues.line == ""
 
 
-@pytest.mark.parametrize("us", [-9223372036854775000, 9223372036854775000])
-def test_the_watermark_of_a_sink_is_no_time_at_the_ends_of_beams_time(us: int) -> None:
+@pytest.mark.parametrize(("us", "seconds"), [(None, None), (1_500_000, 1.5), (9223372036854775000, math.inf)])
+def test_a_sink_is_complete_until_a_time_or_has_everything(us: int | None, seconds: float | None) -> None:
     class Step:
-        step, watermark_us, waiting, counters = "Write", us, 0, {"staged_files": 1}
+        step, complete_us, waiting, counters = "Write", us, 0, {"staged_files": 1}
 
-    assert sink_of(Step()).watermark is None
+    assert sink_of(Step()).complete == seconds

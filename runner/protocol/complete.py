@@ -1,0 +1,35 @@
+"""Until which time the targets of a pipeline are complete, as a record tells. Pure.
+
+A target is complete until T if it has everything below T that the pipeline sends to it (dead letters excepted), and
+will not get more of it. The watermark of the elements that have reached a post-commit step is not that time yet: the
+Publications of a record are published by the next epoch. So the time is the watermark from which the last epoch started
+if Publications wait, and the current one otherwise. It never falls along the history of a checkpoint, and moves while
+the sources are idle, as their watermarks do.
+"""
+
+from __future__ import annotations
+
+from penstock.runner.protocol.record import EpochState, WatermarkKey, WatermarkKind
+
+
+def post_commit_steps(state: EpochState) -> list[str]:
+    """Return the names of the steps that publish after a commit, sorted. A step is known once elements can reach it."""
+    reads = {key.step for key in state.watermarks if key.kind is WatermarkKind.OUTPUT}
+    reads |= {residual.transform for residual in (*state.residuals, *state.ended)}
+    return sorted(
+        key.step for key in state.watermarks if key.kind is WatermarkKind.CARRIED and key.step not in reads
+    )
+
+
+def complete_until_us(state: EpochState) -> dict[str, int | None]:
+    """Return for each post-commit step until when its target is complete: exclusive, in microseconds since 1970.
+
+    None: not known yet. Beam's highest timestamp: the target has everything.
+    """
+    waiting = {each.transform for each in state.publications}
+    times: dict[str, int | None] = {}
+    for step in post_commit_steps(state):
+        watermarks = state.observed_watermarks if step in waiting else state.watermarks
+        until_us = watermarks.get(WatermarkKey.carried(step), 0)
+        times[step] = until_us if until_us > 0 else None  # Beam's lowest timestamp is far below 1970
+    return times
