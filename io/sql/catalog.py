@@ -11,6 +11,7 @@ from penstock.event.model import TableSchema
 from penstock.event.schema_changes import Policy, plan_schema_change
 from penstock.io.sql.errors import SqlTargetError
 from penstock.io.sql.statements import (
+    COMPLETE,
     META,
     TRUNCATIONS,
     TableName,
@@ -18,6 +19,7 @@ from penstock.io.sql.statements import (
     TargetTable,
     add_meta_columns,
     create_bookkeeping,
+    create_complete,
     create_log,
     create_replica,
     known_type,
@@ -55,6 +57,11 @@ class Catalog:
         # Look whether the tables exist first: a role that may not create tables can use existing ones.
         if self._exists(TRUNCATIONS) is None:
             self._change(create_bookkeeping(self.schema))
+
+    def create_complete(self) -> None:
+        """Create the table of the times until which the target is complete, if it is missing."""
+        if self._exists(COMPLETE) is None:
+            self._change(create_complete(self.schema))
 
     def replica(self, name: TableName, schema: TableSchema) -> TargetTable:
         """Return a replica table that takes rows of `schema`, after it was created or altered as the policy allows.

@@ -20,4 +20,6 @@ class SqlSinkOptions(TargetTableOptions, TombstoneOptions, SendOptions):
     mode: Mode = "current"
     """Whether the sink maintains a replica (current) or appends every event (log)."""
     schema: str = "public"
-    """Schema of the target tables, of the ledger and of the table of truncations."""
+    """Schema of the target tables and of the tables of the sink itself, such as the ledger."""
+    mark_complete: bool = False
+    """Whether the table ``penstock_complete`` says until which commit time the target is complete."""

@@ -32,6 +32,7 @@ from penstock.io.sql.statements import (
     copy_batch,
     copy_log,
     create_batch,
+    mark_complete,
     quote,
     upsert,
 )
@@ -46,6 +47,7 @@ from penstock.io.staging.delivery import (
     is_delivered,
 )
 from penstock.io.staging.table_sources import TableSources
+from penstock.timestamps import format_timestamp, parse_timestamp
 
 _CONNECT_SECONDS = 10
 # The transaction of a batch holds the lock of its ledger entry. A driver that was paused in the middle of it keeps its
@@ -65,6 +67,7 @@ _KEEPALIVE = {
     "tcp_user_timeout": 30_000,
 }
 _LOG_TIMESTAMP = text_writer(ColumnType(Kind.TIMESTAMP), "timestamp with time zone")
+_END_US = parse_timestamp("9999-12-31T23:59:59Z") // 1000
 _PURGE_PART = 100
 """Tombstones are looked for whenever the newest change is this part of the horizon further."""
 
@@ -87,6 +90,8 @@ class SqlSender:
         self._truncations = TableName(target.schema, TRUNCATIONS)
         with self._errors():
             self._catalog.create_bookkeeping()
+            if target.mark_complete:
+                self._catalog.create_complete()
 
     def check(self) -> None:
         """Nothing more: the session that this sender has opened has created the ledger."""
@@ -104,6 +109,12 @@ class SqlSender:
             except psycopg.errors.LockNotAvailable:
                 self._ledger.end_paused(delivery.writer)
                 raise
+
+    def mark_complete(self, job: str, sink: str, record: int, until_us: int) -> None:
+        """Set the time until which the target is complete; see `penstock.publish.MarksComplete`."""
+        until = "infinity" if until_us >= _END_US else format_timestamp(until_us * 1000)
+        with self._errors():
+            self._session.execute(mark_complete(self._target.schema), (job, sink, record, until))
 
     def close(self) -> None:
         with suppress(psycopg.Error):

@@ -17,7 +17,7 @@ VERSION, DELETED, COMMITTED_AT = "_penstock_version", "_penstock_deleted", "_pen
 META = ((VERSION, 'text collate "C"'), (DELETED, "boolean"), (COMMITTED_AT, "timestamp with time zone"))
 """Columns that the sink adds to a replica table."""
 
-LEDGER, TRUNCATIONS = "penstock_ledger", "penstock_truncations"
+LEDGER, TRUNCATIONS, COMPLETE = "penstock_ledger", "penstock_truncations", "penstock_complete"
 
 LOG_COLUMNS = (
     ("event_id", "text not null"),
@@ -91,6 +91,28 @@ def create_bookkeeping(schema: str) -> str:
         "epoch bigint not null, driver text not null default '', refused jsonb not null, "
         "updated_at timestamp with time zone not null default now());"
         f'create table if not exists {truncations} (table_name text primary key, version text collate "C" not null)'
+    )
+
+
+def create_complete(schema: str) -> str:
+    """Return the statement that creates the table of the times until which the target is complete."""
+    return (
+        f"create table if not exists {TableName(schema, COMPLETE)} (job text, sink text, record bigint not null, "
+        "complete_until timestamp with time zone not null, updated_at timestamp with time zone not null default now(), "
+        "primary key (job, sink))"
+    )
+
+
+def mark_complete(schema: str) -> str:
+    """Return the statement that sets the time of a sink, with the parameters job, sink, record and time.
+
+    A driver that was paused may come with an older record, which changes nothing.
+    """
+    name = TableName(schema, COMPLETE)
+    return (
+        f"insert into {name} as known (job, sink, record, complete_until) values (%s, %s, %s, %s::timestamptz) "
+        "on conflict (job, sink) do update set record = excluded.record, complete_until = excluded.complete_until, "
+        "updated_at = now() where excluded.record > known.record"
     )
 
 

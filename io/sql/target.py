@@ -21,6 +21,7 @@ class SqlTarget:
     schema_changes: Policy = SqlSinkOptions.schema_changes
     create_tables: bool = SqlSinkOptions.create_tables
     tombstone_seconds: float = SqlSinkOptions.tombstone_seconds
+    mark_complete: bool = SqlSinkOptions.mark_complete
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ def connector_of(target: SqlTarget) -> Connector:
         sender_name="penstock.io.sql.sender:SqlSender",
         preview_name="penstock.io.sql.preview:rows_of_event",
         extra="postgres",
+        marks_complete=target.mark_complete,
     )
 
 
@@ -64,6 +65,7 @@ class WriteToSql(SqlSinkOptions, SendAfterCommit):
             self.schema_changes,
             self.create_tables,
             self.tombstone_seconds,
+            self.mark_complete,
         )
         SendAfterCommit.__init__(self, connector_of(target), options=self)
 

@@ -33,12 +33,15 @@ class Connector:
         sender_name: ``module:name`` of a class or function (target, skip_refused) that returns a `Sender`.
         preview_name: ``module:name`` of a function (event, target) that returns what the target would get for it.
         extra: the extra of pip with the packages that both modules import.
+        marks_complete: whether the target is to say until when it is complete. The sender then has a method
+            `mark_complete` (`MarkingSender`).
     """
 
     target: Target
     sender_name: str
     preview_name: str
     extra: str
+    marks_complete: bool = False
 
     @property
     def name(self) -> str:

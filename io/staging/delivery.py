@@ -131,6 +131,19 @@ class Sender(Protocol):
         """Close the connection, and raise nothing. Called once, also after an error."""
 
 
+class MarkingSender(Sender, Protocol):
+    """A sender whose target can say until when it is complete."""
+
+    def mark_complete(self, job: str, sink: str, record: int, until_us: int) -> None:
+        """Write that the target has everything of a sink below `until_us`; see `penstock.publish.MarksComplete`.
+
+        A call with a lower number than the target knows changes nothing.
+
+        Raises:
+            ServiceError: the target refuses, or does not answer.
+        """
+
+
 class Target(Protocol):
     """The configuration of a target, as values that can be pickled. Its repr shows no secrets."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
@@ -17,6 +17,7 @@ from penstock.io.staging.batch import DeliveredBatch, StagedBatch, StagedEvents
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.connector import Connector
 from penstock.io.staging.delivery import (
+    MarkingSender,
     Refusal,
     RefusalError,
     RowRefusedError,
@@ -85,6 +86,17 @@ class SendBatchesFn(beam.DoFn):
 
     def teardown(self) -> None:
         self._close()
+
+    def mark_complete(self, job: str, record: int, until_us: int) -> None:
+        """Let the target say until when it is complete, if that is wanted; see `penstock.publish.MarksComplete`."""
+        if not self._connector.marks_complete:
+            return
+        # A connection of its own: the driver asks every few seconds, and has no other use for one.
+        sender = cast(MarkingSender, self._connector.open(skip_refused=False))
+        try:
+            sender.mark_complete(job, self._sink, record, until_us)
+        finally:
+            sender.close()
 
     def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[StagedBatch]) -> None:
         """Delete batches that are delivered or belong to failed epochs; see `penstock.publish.CleansUp`."""

@@ -152,6 +152,7 @@ def run_with_faults(folder: Path, campaign: Campaign, kind: Server, kills: int, 
             run.kill()
         lines = job.lines()
         uploads = bucket.unfinished_uploads()
+        marks = [key for key in bucket.tags("output") if "/_complete/" in key]
     wrong = counted(lines, "key", "n", {f"k{number}": count for number in range(KEYS)})
     wrong += [f"{line.place}: state differs" for line in lines if line.content["seen"] != line.content["n"]]
     log = (folder / "log").read_text()
@@ -169,6 +170,7 @@ def run_with_faults(folder: Path, campaign: Campaign, kind: Server, kills: int, 
     assert status == 0, log[-3000:]
     assert wrong == []
     assert watcher.wrong == []
+    assert len(marks) == 1, marks  # the newest one, after the end
     assert sum(proxy.faults().values()) > 5
     assert proxy.busiest_second() < 400, "requests were repeated without pauses"
     assert uploads == proxy.counts()["multipart"] == 0

@@ -121,7 +121,10 @@ def bucket_of(server: RunningServer) -> Bucket:
 
 
 class Watcher:
-    """Looks at the published objects while its context is open. `wrong` has a sentence for each that changed."""
+    """Looks at the published objects while its context is open. `wrong` has a sentence for each that changed.
+
+    Marks that say until when the output is complete are not looked at: a newer one replaces them.
+    """
 
     def __init__(self, bucket: Bucket, prefix: str, every_seconds: float = 0.5) -> None:
         self.wrong: list[str] = []
@@ -135,7 +138,8 @@ class Watcher:
             self._look()
 
     def _look(self) -> None:
-        found = self._bucket.tags(self._prefix)
+        tags = self._bucket.tags(self._prefix)
+        found = {key: tag for key, tag in tags.items() if not key.startswith(f"{self._prefix}/_complete/")}
         self.wrong += [f"{key} disappeared" for key in self._seen if key not in found]
         self.wrong += [
             f"{key} changed" for key, tag in found.items() if self._seen.setdefault(key, tag) != tag
