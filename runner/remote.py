@@ -30,7 +30,6 @@ from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Ended, Started
 from penstock.runner.store.requests import Request, Requests
 
-_YEAR_9999_US = 253_370_764_800_000_000
 _LOOK_SECONDS = 1.0
 """Time between two looks at a checkpoint. A stream commits about once a second."""
 
@@ -65,8 +64,8 @@ class SinkView:
     """One step that publishes after a commit, as of a record.
 
     `watermark_us`: everything below it has reached the step. `complete_us`: the target has everything below it; None
-    if that is not known yet. `waiting`: publications of the record, which the next epoch runs; those of all earlier
-    records are published. `counters` are of the step and of the steps beside it.
+    if that is not known. `waiting`: publications of the record, which the next epoch runs; the publications of all
+    earlier records are published. `counters` are of all steps of the same transform.
     """
 
     step: str
@@ -181,16 +180,17 @@ class RemoteJob:
         """Return for each sink, by the name of its step that publishes, until when its target is complete.
 
         The target has every change with an event time below (not at) the time, except dead letters, and gets no more of
-        them. The time never falls, unless somebody puts an older copy of the checkpoint in place, and it moves while
-        the source is idle. None: not known yet. `datetime.max` (in UTC): the job has ended and the target has
-        everything. Empty: no change has reached a sink yet.
+        them. The time never falls, except if an older copy of the checkpoint is restored, and it moves while the source
+        is idle. None: not known yet, or all input was read. Empty: no epoch is committed.
 
         Raises:
             CheckpointError: the folder cannot be read.
         """
         record = self.last()
         times = complete_until_us(record.state) if record else {}
-        return {step: None if us is None else _datetime(us) for step, us in times.items()}
+        return {
+            step: None if us is None else datetime.fromtimestamp(us / 1e6, UTC) for step, us in times.items()
+        }
 
     def wait_until_complete(
         self,
@@ -205,8 +205,9 @@ class RemoteJob:
         """Wait until the targets have every change with an event time below `until`; return whether they have.
 
         `sinks` are parts of names of steps that publish, such as ``Write orders``; all sinks if there are none. False:
-        `seconds` have passed; None waits without a limit, also for a job that has failed, because it may be started
-        again. `on_look` gets the times of the sinks that count, about once a second.
+        `seconds` have passed, or the job has ended and reads nothing more. None waits without a limit, also for a job
+        that has failed, because it may be started again. `on_look` gets the times of the sinks that count, about once a
+        second.
 
         Raises:
             UsageError: `until` has no time zone, or no sink has a given name.
@@ -220,6 +221,9 @@ class RemoteJob:
             on_look(complete)
             if complete and all(at is not None and at >= until for at in complete.values()):
                 return True
+            record = self.last()
+            if record is not None and record.state.done:
+                return False
             if seconds is not None and clock() - began >= seconds:
                 return False
             pause(_LOOK_SECONDS)
@@ -248,12 +252,6 @@ def _chosen(complete: Mapping[str, datetime | None], sinks: Sequence[str]) -> di
             if not any(each in step for step in complete):
                 raise UsageError(f"no sink has the name {each!r}; there are {', '.join(complete)}.")
     return {step: at for step, at in complete.items() if not sinks or any(each in step for each in sinks)}
-
-
-def _datetime(us: int) -> datetime:
-    # Beam's highest timestamp is beyond the calendar of Python.
-    whole = datetime.max.replace(tzinfo=UTC)
-    return whole if us >= _YEAR_9999_US else datetime.fromtimestamp(us / 1e6, UTC)
 
 
 # A page asks for the progress of many jobs again and again, and a plan takes a third of a second.

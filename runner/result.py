@@ -29,7 +29,7 @@ class Progress:
     of all groupings; None before the first. `publications` is the number that wait for the next epoch.
     `epoch_seconds` are the timings of the last epoch that ran here: `tasks` (the Spark job) and `commit`. `state_bytes`
     is the size of the state runs that the record names. `complete_us` is by step that publishes until when its target
-    is complete (exclusive); None: not known yet.
+    is complete (exclusive); None: not known.
     """
 
     epoch: int

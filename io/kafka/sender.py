@@ -317,7 +317,7 @@ class _Producer:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     def close(self) -> None:
-        """Give up the records that are not sent, and take their reports."""
+        """Drop the records that are not sent, and wait for their reports."""
         # A client that is deleted with reports in its queue damages the memory of the process (librdkafka 2.16).
         deadline = time.monotonic() + _CLOSE_SECONDS
         self.client.purge()

@@ -47,7 +47,7 @@ from penstock.io.staging.delivery import (
     is_delivered,
 )
 from penstock.io.staging.table_sources import TableSources
-from penstock.timestamps import format_timestamp, parse_timestamp
+from penstock.timestamps import format_timestamp
 
 _CONNECT_SECONDS = 10
 # The transaction of a batch holds the lock of its ledger entry. A driver that was paused in the middle of it keeps its
@@ -67,7 +67,6 @@ _KEEPALIVE = {
     "tcp_user_timeout": 30_000,
 }
 _LOG_TIMESTAMP = text_writer(ColumnType(Kind.TIMESTAMP), "timestamp with time zone")
-_END_US = parse_timestamp("9999-12-31T23:59:59Z") // 1000
 _PURGE_PART = 100
 """Tombstones are looked for whenever the newest change is this part of the horizon further."""
 
@@ -112,7 +111,7 @@ class SqlSender:
 
     def mark_complete(self, job: str, sink: str, record: int, until_us: int) -> None:
         """Set the time until which the target is complete; see `penstock.publish.MarksComplete`."""
-        until = "infinity" if until_us >= _END_US else format_timestamp(until_us * 1000)
+        until = format_timestamp(until_us * 1000)
         with self._errors():
             self._session.execute(mark_complete(self._target.schema), (job, sink, record, until))
 

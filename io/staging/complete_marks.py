@@ -24,8 +24,6 @@ from penstock.timestamps import format_timestamp, parse_timestamp
 
 _FOLDER = "_complete"
 _MARK = re.compile(r"(.+_[0-9a-f]{12}_)(\d{12})\.json")
-_END_US = parse_timestamp("9999-12-31T23:59:59Z") // 1000
-"""The time in the mark of a pipeline that has ended and written everything."""
 _TRIES = 10
 """How often a reader lists the marks again because a newer one has replaced what it wanted to read."""
 
@@ -38,7 +36,7 @@ def mark_complete(store: FileStore, job: str, sink: str, record: int, until_us: 
     """
     prefix = f"{_FOLDER}/{folder_name(job)}_{sink}_"
     name = f"{prefix}{record:012d}.json"
-    until = format_timestamp(min(until_us, _END_US) * 1000)
+    until = format_timestamp(until_us * 1000)
     content = msgspec.json.encode({"complete_until": until, "job": job, "record": record})
     store.create(name, [content + b"\n"])
     store.sync([name])
@@ -50,8 +48,8 @@ def complete_until(output: str | os.PathLike[str]) -> dict[str, datetime]:
     """Return by job until when it has completed an output; empty without a mark.
 
     The output has every change of the job with a commit time below (not at) the time, except dead letters. The time of
-    a job never falls. A job that has ended and written everything has a time in the year 9999. A job that was started
-    again with a new checkpoint is another job: the old one keeps its last time.
+    a job never falls. A job that has ended keeps its last time, and so does one that was started again with a new
+    checkpoint, which is another job.
 
     Raises:
         OutputError: the output cannot be read.

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from penstock.runner.protocol.record import EpochState, WatermarkKey, WatermarkKind
 
+_END_US = 253_370_764_800_000_000
+"""The year 9999. Beam's highest timestamp is later, and no commit time of a source is."""
+
 
 def post_commit_steps(state: EpochState) -> list[str]:
     """Return the names of the steps that publish after a commit, sorted. A step is known once elements can reach it."""
@@ -24,12 +27,15 @@ def post_commit_steps(state: EpochState) -> list[str]:
 def complete_until_us(state: EpochState) -> dict[str, int | None]:
     """Return for each post-commit step until when its target is complete: exclusive, in microseconds since 1970.
 
-    None: not known yet. Beam's highest timestamp: the target has everything.
+    None: not known yet, or all input was read. An end or a drain bounds what was read then, and the source may have
+    later changes, so Beam's highest watermark is no time. A program that reads on after an end would put the time
+    back.
     """
     waiting = {each.transform for each in state.publications}
     times: dict[str, int | None] = {}
     for step in post_commit_steps(state):
         watermarks = state.observed_watermarks if step in waiting else state.watermarks
         until_us = watermarks.get(WatermarkKey.carried(step), 0)
-        times[step] = until_us if until_us > 0 else None  # Beam's lowest timestamp is far below 1970
+        # Beam's lowest timestamp is far below 1970.
+        times[step] = until_us if 0 < until_us < _END_US else None
     return times

@@ -132,8 +132,8 @@ class MarksComplete(Protocol):
         The driver calls it in a thread, some time after it has committed the record with the number `record`, and not
         for every record. It calls it only after the publications before that time were published. Numbers and times
         grow along the history of a checkpoint, but a driver that was paused may call it with an old pair after its
-        successor has called it with newer ones. The target must then keep the newer time. Beam's highest timestamp:
-        the pipeline has ended, and the target has everything. An error is logged, and the next call says more.
+        successor has called it with newer ones. The target must then keep the newer time. An error is
+        logged, and the next call says more.
         """
 
 

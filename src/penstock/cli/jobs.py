@@ -108,7 +108,7 @@ def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: st
     if first and last:
         facts["progress"] = as_line(first, last)
         for sink, until in as_fields(first, last)["complete_until"].items():
-            facts[f"{sink} is complete until"] = until or "no time yet"
+            facts[f"{sink} is complete until"] = until or "not known"
     for name, text in facts.items():
         click.echo(f"{name}: {text}")
 

@@ -63,20 +63,26 @@ class _Moment(click.ParamType[datetime]):
 def wait(job: str, until: datetime, sinks: Sequence[str], timeout: float | None) -> None:
     """Wait until a job's targets have every change before a time.
 
-    Exits with 0 when they have. The time is that of the commits in the source. Rows that were refused and became dead
+    Exits with 0 when they have. The time is the commit time in the source. Rows that were refused and became dead
     letters are not in the target. The command reads the checkpoint folder, and waits also while the job is stopped.
     """
     ignore_import_warnings()
     progress = _Progress(until)
     try:
-        complete = remote_job(job).wait_until_complete(
-            until, sinks=sinks, seconds=timeout, on_look=progress.look
-        )
+        remote = remote_job(job)
+        complete = remote.wait_until_complete(until, sinks=sinks, seconds=timeout, on_look=progress.look)
+        record = remote.last()
     except (PenstockError, OSError) as error:
         refuse(error)
     if complete:
         click.echo(f"complete until {_text(until)}")
         return
+    if record is not None and record.state.done:
+        click.echo(
+            "the job has ended: it has published everything that it has read. What it did not read is not known",
+            err=True,
+        )
+        sys.exit(ExitCode.FAILED)
     click.echo(f"not complete after {span(timeout or 0.0)}: {progress.text}", err=True)
     sys.exit(ExitCode.FAILED)
 
@@ -91,11 +97,11 @@ class _Progress:
     def look(self, complete: Mapping[str, datetime | None]) -> None:
         behind = {step: at for step, at in complete.items() if at is None or at < self._until}
         self.text = "; ".join(
-            f"{step} is complete until {_text(at)}" if at else f"{step} has no time yet"
+            f"{step} is complete until {_text(at)}" if at else f"{step} has no time"
             for step, at in behind.items()
         )
         if not complete:
-            self.text = "no change has reached a sink yet"
+            self.text = "no epoch is committed yet"
         now = time.monotonic()
         if self.text and now - self._said >= _SAY_EVERY_SECONDS:
             self._said = now

@@ -7,7 +7,6 @@ Names follow Prometheus, without the suffix `_total` of counters. Values that ar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +69,7 @@ def measure(
             labels=(("sink", step),),
         )
         for step, at in now.complete.items()
-        if at is not None and at != math.inf
+        if at is not None
     ]
     measurements += [
         Measurement("penstock_partitions", count, "Partitions of the sources.", labels=(("state", state),))

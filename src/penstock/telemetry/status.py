@@ -6,7 +6,6 @@ All numbers are as of the last commit. The epoch that runs may still fail and be
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -63,7 +62,7 @@ class PipelineStatus:
     counts the committed epochs since the first start. `open` and `waiting` count partitions; they are None if no source
     has partitions. `counters` are counters and gauges. `slowest` is the partition that holds the watermark; None if no
     source tells it. `scans` are the tables whose snapshot is not finished. `complete` is by step that publishes until
-    when its target is complete; None: not known yet, infinity: it has everything.
+    when its target is complete; None: not known.
     """
 
     at: float
@@ -113,7 +112,7 @@ def pipeline_status(
         ),
         input_read=progress.watermark_us is not None and progress.watermark_us >= _YEAR_9999_US,
         # Only the runner of Penstock reports these.
-        complete={step: complete_seconds(us) for step, us in getattr(progress, "complete_us", {}).items()},
+        complete={step: _seconds(us) for step, us in getattr(progress, "complete_us", {}).items()},
     )
 
 
@@ -216,7 +215,7 @@ def as_fields(before: PipelineStatus, now: PipelineStatus) -> dict[str, Any]:
         "changes_per_second": round(rate(before, now), 1),
         "snapshot": _snapshot_fields(before, now),
         "watermark": "end" if now.input_read else _time(now.watermark),
-        "complete_until": {step: "end" if at == math.inf else _time(at) for step, at in now.complete.items()},
+        "complete_until": {step: _time(at) for step, at in now.complete.items()},
         "watermark_lag_seconds": None if now.lag is None else round(now.lag, 3),
         "open_partitions": now.open,
         "waiting_partitions": now.waiting,
@@ -254,11 +253,6 @@ def _slowest(residuals: Iterable[ResidualView]) -> Slowest | None:
 def _finite_us(watermark_us: int | None) -> int | None:
     """Return the watermark, or None for Beam's lowest ("none reported") and highest (`PipelineStatus.input_read`)."""
     return watermark_us if watermark_us is not None and 0 < watermark_us < _YEAR_9999_US else None
-
-
-def complete_seconds(until_us: int | None) -> float | None:
-    """Return until when a target is complete, in seconds; infinity for Beam's highest timestamp."""
-    return math.inf if until_us is not None and until_us >= _YEAR_9999_US else _seconds(until_us)
 
 
 def _seconds(micros: int | None) -> float | None:

@@ -7,7 +7,6 @@ in it that its content security policy does not name.
 from __future__ import annotations
 
 import hashlib
-import math
 from base64 import b64encode
 from functools import lru_cache
 from importlib.resources import files
@@ -82,7 +81,6 @@ def _environment() -> Any:
     }
     environment.globals |= {
         "version": __version__,
-        "infinity": math.inf,
         "width": drawings.WIDTH,
         "chart_height": drawings.CHART_HEIGHT,
         "margin": drawings.MARGIN,

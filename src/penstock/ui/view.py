@@ -13,7 +13,7 @@ from typing import Any
 from penstock.io.change_streams.metrics import LINEAGE, REFUSED_PARTITIONS, REFUSED_SECONDS
 from penstock.telemetry.lineage import PartitionSpan
 from penstock.telemetry.state import SILENT_SECONDS, Condition, JobState
-from penstock.telemetry.status import PipelineStatus, complete_seconds, rate, span
+from penstock.telemetry.status import PipelineStatus, rate, span
 
 BEHIND_SECONDS = 60.0
 """From this lag on a job that runs is marked as behind."""
@@ -32,7 +32,7 @@ _LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """One target as of the last commit. `complete` is in seconds since 1970; None: not known, infinity: everything.
+    """One target as of the last commit. `complete` is in seconds since 1970; None: not known.
 
     `waiting`: publications that the next epoch runs. `counts` are counters by name.
     """
@@ -224,4 +224,5 @@ def counted_noun(count: int, noun: str) -> str:
 
 def sink_of(step: Any) -> Sink:
     """Return the sink of the runner's view of a step."""
-    return Sink(step.step, complete_seconds(step.complete_us), step.waiting, dict(step.counters))
+    complete = None if step.complete_us is None else step.complete_us / 1e6
+    return Sink(step.step, complete, step.waiting, dict(step.counters))

@@ -37,13 +37,6 @@ def test_the_time_of_a_sink_moves_on_and_never_back(database: Database) -> None:
     assert times(target) == [("job", "one", NOON + timedelta(microseconds=1)), ("job", "two", NOON)]
 
 
-def test_a_job_that_has_ended_is_complete_for_ever(database: Database) -> None:
-    target = Target(database, mark_complete=True)
-    step(target).mark_complete("job", 10, 9_223_372_036_854_775_000)
-    query = "select complete_until = 'infinity' from penstock_complete"
-    assert target.database.rows(query) == [(True,)]
-
-
 def test_without_the_option_there_is_no_table(database: Database) -> None:
     target = Target(database)
     step(target).mark_complete("job", 10, NOON_US)

@@ -221,10 +221,10 @@ def test_wait_says_until_when_the_targets_are_complete_and_exits(driver: Driver)
     ]
 
 
-def test_wait_says_what_is_missing_before_the_first_change_has_reached_a_sink(driver: Driver) -> None:
+def test_wait_says_that_no_epoch_is_committed(driver: Driver) -> None:
     late = penstock("wait", driver.checkpoint.folder, "--until", "now", "--timeout", "0s")
     assert late.exit_code == ExitCode.FAILED
-    assert late.stderr.splitlines()[-1] == "not complete after 0.0 s: no change has reached a sink yet"
+    assert late.stderr.splitlines()[-1] == "not complete after 0.0 s: no epoch is committed yet"
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-01-31", "2026-01-31T12:00:00"])
@@ -232,3 +232,13 @@ def test_wait_refuses_a_time_without_a_time_zone(driver: Driver, text: str) -> N
     refused = penstock("wait", driver.checkpoint.folder, "--until", text)
     assert refused.exit_code == ExitCode.CONFIGURATION
     assert "RFC 3339 timestamp in UTC" in refused.stderr
+
+
+@pytest.mark.parametrize("draining", [False, True])
+def test_wait_does_not_take_a_job_that_has_ended_for_complete(driver: Driver, draining: bool) -> None:
+    """The end of the input is Beam's highest watermark, but the source may have later changes."""
+    marks = {WatermarkKey.carried("To shop"): 9_223_372_036_854_775_000}
+    driver.commit(EpochState(watermarks=marks, done=True, draining=draining))
+    ended = penstock("wait", driver.checkpoint.folder, "--until", "now")
+    assert ended.exit_code == ExitCode.FAILED
+    assert ended.stderr.splitlines()[-1].startswith("the job has ended")

@@ -29,6 +29,10 @@ def test_no_time_is_known_before_the_first_watermark_and_the_first_publication()
     assert (complete_until_us(first), complete_until_us(lowest)) == ({"Send": None}, {"Send": None})
 
 
+def test_the_end_of_the_input_is_no_time_because_the_source_may_have_later_changes() -> None:
+    assert complete_until_us(EpochState(watermarks={SEND: -LOWEST_US}, done=True)) == {"Send": None}
+
+
 def test_steps_that_read_publish_nothing() -> None:
     residual = Residual("Read", "id", b"", 0, 0)
     reading = EpochState(residuals=(residual,), watermarks={READ: 1, SEND: 1})

@@ -57,11 +57,6 @@ def test_an_output_without_marks_has_no_time(tmp_path: Path) -> None:
     assert complete_until(tmp_path / "missing") == {}
 
 
-def test_a_pipeline_that_has_ended_has_a_time_in_the_year_9999(tmp_path: Path) -> None:
-    mark_complete(store_of(tmp_path), "job", ONE, 5, 9_223_372_036_854_775_000)
-    assert complete_until(tmp_path)["job"] == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-
-
 def test_a_mark_is_not_written_twice(tmp_path: Path) -> None:
     mark_complete(store_of(tmp_path), "job", ONE, 5, us(NOON))
     with pytest.raises(OutputError):

@@ -33,9 +33,7 @@ class Reported:
     publications: int = 2
     state_bytes: int = 4096
     epoch_seconds: dict[str, float] = field(default_factory=lambda: {"tasks": 0.4, "commit": 0.01})
-    complete_us: dict[str, int | None] = field(
-        default_factory=lambda: {"Write": 997_000_000, "Ended": 9_223_372_036_854_775_000, "New": None}
-    )
+    complete_us: dict[str, int | None] = field(default_factory=lambda: {"Write": 997_000_000, "New": None})
 
 
 COUNTERS = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -123,8 +122,8 @@ def test_a_job_without_a_job_file_is_continued_by_a_command_that_the_page_does_n
     assert continues.line == ""
 
 
-@pytest.mark.parametrize(("us", "seconds"), [(None, None), (1_500_000, 1.5), (9223372036854775000, math.inf)])
-def test_a_sink_is_complete_until_a_time_or_has_everything(us: int | None, seconds: float | None) -> None:
+@pytest.mark.parametrize(("us", "seconds"), [(None, None), (1_500_000, 1.5)])
+def test_a_sink_is_complete_until_a_time_if_that_is_known(us: int | None, seconds: float | None) -> None:
     class Step:
         step, complete_us, waiting, counters = "Write", us, 0, {"staged_files": 1}
 
