@@ -153,14 +153,17 @@ class PartitionPrefetcher:
         return reader.unclaimed and reader.error is None and time.monotonic() < limit
 
     @property
+    def is_behind(self) -> bool:
+        """Whether a partition that is read now is behind."""
+        return any(reader.stream.is_behind(reader.position) for reader in self.running.values())
+
+    @property
     def may_stop(self) -> bool:
         """Whether no partition is behind, and each has its own reader.
 
         Otherwise partitions take turns, and a short bundle is no turn.
         """
-        return not self._takes_turns and not any(
-            reader.stream.is_behind(reader.position) for reader in self.running.values()
-        )
+        return not self._takes_turns and not self.is_behind
 
     def uncounted(self) -> Traffic:
         """Return the streams that were opened and lost since the last call, and the bytes that were received."""

@@ -62,6 +62,10 @@ class Prefetcher(Protocol):
         """Whether such a partition would make no progress if the bundle were split now."""
 
     @property
+    def is_behind(self) -> bool:
+        """Whether a partition has more data than was taken, although no batch may be at hand now."""
+
+    @property
     def may_stop(self) -> bool:
         """Whether the bundle may end when it has no more batches at hand.
 

@@ -63,6 +63,8 @@ class Turn:
                 self._count.claimed = self._metrics.changes
             if batch.ends_with_lineage:
                 return
+        if self._count is not None:
+            self._count.is_behind = self._prefetcher.is_behind
         # After the deadline a service that promises data and sends none must not hold the bundle any longer.
         in_time = time.monotonic() < self._deadline
         poll = Poll(

@@ -178,9 +178,10 @@ class _WriteFilesFn(RollBatchesFn):
         events = [event for block in blocks for event in events_of(block)]
         planned = self._target.plan_files(events, name.rpartition("/")[2])
         intent = f"{name}{_INTENT}"
-        self._store.create(intent, [msgspec.msgpack.encode([(each.table, each.path) for each in planned])])
+        store = self._stager.store
+        store.create(intent, [msgspec.msgpack.encode([(each.table, each.path) for each in planned])])
         # Durable before there is a file: after a loss of power the clean-up must find the file.
-        self._store.sync([intent])
+        store.sync([intent])
         # Side by side, because a store answers a request in tens of ms, and an epoch may have hundreds of tables.
         files = in_parallel(self._write, planned)
         yield manifest(intent, files)

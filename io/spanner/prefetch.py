@@ -156,10 +156,15 @@ class Prefetcher:
             return lowest is not None and lowest.unclaimed and self._backoff.remaining_pause() == 0
 
     @property
+    def is_behind(self) -> bool:
+        """Whether the query of a partition asks for time that has passed."""
+        with self._changed:
+            return any(map(self._is_behind, self._state.partitions.values()))
+
+    @property
     def may_stop(self) -> bool:
         """Whether no partition is behind: `park` would drop its query, and the next bundle would ask again."""
-        with self._changed:
-            return not any(map(self._is_behind, self._state.partitions.values()))
+        return not self.is_behind
 
     def uncounted(self) -> Traffic:
         """Return the queries that were started and lost since the last call, and the bytes that were received."""

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 from typing_extensions import Self
 
+from penstock.io.staging.staged_file import StagedFile
+
 TimedRecord = tuple[int, bytes]
 """Event time in µs since 1970, and the encoded record. A plain tuple, because the sink makes one for each element."""
 
@@ -32,11 +34,15 @@ class RecordBlock:
 
     `times_us` and `lengths` have one entry for each record; `payload` is all records joined. So a format that only
     joins records, such as JSON Lines, writes the payload as it is, and no step loops over the records.
+
+    `staged`: the records are a staged file, which has no final name yet. Such a block has the earliest event time only.
+    It is in no checkpoint.
     """
 
     times_us: tuple[int, ...]
     lengths: tuple[int, ...]
     payload: bytes
+    staged: StagedFile | None = None
 
     @classmethod
     def of(cls, records: Sequence[TimedRecord]) -> Self:

@@ -76,21 +76,34 @@ class OpenFileCoder(VersionedCoder):
 class RecordBlockCoder(VersionedCoder):
     """Encodes a `RecordBlock`, big-endian.
 
-    version (u8), number of records (u32), their event times in µs (i64 each), their lengths (u32 each), the payload
+    version 1 (u8), number of records (u32), their event times in µs (i64 each), their lengths (u32 each), the payload
+
+    Records that are a staged file, only between the tasks of an epoch:
+
+    version 2 (u8), the earliest event time in µs (i64), the file as `StagedFileCoder` encodes it
     """
 
     value_type = RecordBlock
     what = "a block of records"
+    versions = (1, 2)
     _head = struct.Struct(">BI")
+    _staged_head = struct.Struct(">Bq")
 
     def encode(self, value: RecordBlock) -> bytes:
+        if value.staged is not None:
+            head = self._staged_head.pack(self.versions[1], value.earliest_us)
+            return head + StagedFileCoder().encode(value.staged)
         count = len(value.lengths)
         # Arrays of numbers instead of one entry per record: a block is packed in one call.
-        head = self._head.pack(self.versions[-1], count)
+        head = self._head.pack(self.versions[0], count)
         return head + struct.pack(f">{count}q{count}I", *value.times_us, *value.lengths) + value.payload
 
     def decode(self, encoded: bytes) -> RecordBlock:
         self.check_version(encoded[0])
+        if encoded[0] == self.versions[1]:
+            _, earliest_us = self._staged_head.unpack_from(encoded)
+            file = StagedFileCoder().decode(encoded[self._staged_head.size :])
+            return RecordBlock((earliest_us,), (), b"", file)
         _, count = self._head.unpack_from(encoded)
         columns = struct.Struct(f">{count}q{count}I")
         numbers = columns.unpack_from(encoded, self._head.size)

@@ -6,12 +6,10 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.metrics import Metrics
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
@@ -19,22 +17,15 @@ from apache_beam.utils.timestamp import Timestamp
 
 from penstock.io.staging.blocks import RecordBlock, blocks_of, by_event_time, split_at_watermark
 from penstock.io.staging.coders import OpenFileCoder, RecordBlockCoder
+from penstock.io.staging.file_stager import FileStager
 from penstock.io.staging.format import FileFormat
-from penstock.io.staging.metrics import NAMESPACE
-from penstock.io.staging.names import final_name, staged_name
-from penstock.io.staging.operations import StagingBundle
 from penstock.io.staging.rolling import OpenFile, RollingPolicy
 from penstock.io.staging.staged_file import StagedFile
 from penstock.io.staging.store import FileStore
-from penstock.publish import current_attempt, current_watermark_us
+from penstock.publish import current_watermark_us
 
 RETRY_US = 500_000
 """How long a due file waits whose earliest record is exactly at the watermark."""
-
-# A counter of the process and not of the DoFn: Beam may run several copies of a DoFn in one process, and within one
-# attempt they must not use the same number.
-file_numbers = count()
-"""Numbers the files that this process stages. Within one attempt, names of a bucket sort in the order of staging."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +96,9 @@ def _with_bucket(callback: Callable[[Any, _Bucket], Any]) -> Callable[..., Any]:
 class RollFilesFn(beam.DoFn):
     """(Bucket, block of records) to `StagedFile`: keeps the open file of each bucket in state, and stages it.
 
+    A block whose records are a staged file already passes through. The open file, whose records are older, is staged
+    before it.
+
     Order: blocks of a bucket are kept in the order in which they arrive. With `in_event_time_order` a roll writes the
     records that the watermark has passed, by event time, and keeps the others.
     What repeats: a failed try leaves staged files under names that no other try uses.
@@ -125,18 +119,13 @@ class RollFilesFn(beam.DoFn):
         in_event_time_order: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store = store
-        self._sink = sink
+        self._stager = FileStager(store, sink, format)
         self._policy = policy
-        self._format = format
         self._in_event_time_order = in_event_time_order
         self._clock = clock
-        self._bundle = StagingBundle(store)
-        self._files = Metrics.counter(NAMESPACE, "staged_files")
-        self._bytes = Metrics.counter(NAMESPACE, "staged_bytes")
 
     def start_bundle(self) -> None:
-        self._bundle = StagingBundle(self._store)
+        self._stager.start()
 
     def process(
         self,
@@ -151,25 +140,28 @@ class RollFilesFn(beam.DoFn):
         name, block = element
         bucket = _Bucket(name, records, open_file, roll, full, passed, end)
         before: OpenFile | None = open_file.read()
-        if not block.lengths:  # see `closes` of `CollectRecordsFn`
+        if not block.lengths:  # see `closes` of `CollectRecordsFn`, and `RecordBlock.staged`
             if before is not None:
                 yield self._close(bucket, before)
+            if block.staged is not None:
+                file = replace(block.staged, final=self._stager.final_name(name))
+                yield TimestampedValue(file, Timestamp(micros=block.earliest_us))
             return
         now_us = self._now_us()
-        file = (before or self._policy.open(now_us)).with_block(block)
+        opened = (before or self._policy.open(now_us)).with_block(block)
         records.add(block)
-        if self._policy.is_full(file):
+        if self._policy.is_full(opened):
             if not (self._in_event_time_order or self._once_an_epoch):
-                yield self._close(bucket, file)
+                yield self._close(bucket, opened)
                 return
             # A timer in the past fires in this epoch, after all elements. `roll` stays as it is: it may hold the
             # watermark at an earlier record.
             full.set(Timestamp(0))
-        open_file.write(file)
-        if before is None or file.earliest_us < before.earliest_us:
+        open_file.write(opened)
+        if before is None or opened.earliest_us < before.earliest_us:
             # Beam holds the watermark of a processing-time timer at the element that sets it, which is the earliest
             # record of this block.
-            roll.set(Timestamp(micros=self._policy.due_us(file, now_us)))
+            roll.set(Timestamp(micros=self._policy.due_us(opened, now_us)))
             end.set(GlobalWindow().max_timestamp())
             if self._in_event_time_order:
                 passed.clear()
@@ -227,7 +219,7 @@ class RollFilesFn(beam.DoFn):
             yield self._close(bucket, file)
 
     def finish_bundle(self) -> None:
-        self._bundle.finish()
+        self._stager.finish()
 
     def _close(self, bucket: _Bucket, file: OpenFile) -> TimestampedValue:
         """Stage the whole open file and forget it."""
@@ -271,19 +263,8 @@ class RollFilesFn(beam.DoFn):
             bucket.roll.set(Timestamp(micros=self._now_us() + RETRY_US))
 
     def _stage(self, bucket: str, blocks: Iterable[RecordBlock], records: int) -> Any:
-        attempt, number = current_attempt(), next(file_numbers)
-        name = staged_name(self._sink, attempt, number)
-        content = self._bundle.stage(name, self._format.content(blocks))
-        self._files.inc()
-        self._bytes.inc(content.length)
-        return StagedFile(
-            output=self._store.output,
-            staged=name,
-            final=final_name(bucket, attempt, number, self._format.suffix),
-            length=content.length,
-            crc32=content.crc32,
-            records=records,
-        )
+        file = self._stager.stage(blocks, records)
+        return replace(file, final=self._stager.final_name(bucket))
 
     def _now_us(self) -> int:
         return int(self._clock() * 1e6)

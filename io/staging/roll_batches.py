@@ -11,10 +11,11 @@ import apache_beam as beam
 
 from penstock.attempt import Attempt
 from penstock.errors import UsageError
-from penstock.io.staging import roll
+from penstock.io.staging import file_stager
 from penstock.io.staging.batch import INLINE_BYTES, StagedBatch
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.delivery import Delivery
+from penstock.io.staging.file_stager import FileStager
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import staged_name
 from penstock.io.staging.roll import RollFilesFn
@@ -75,14 +76,16 @@ class RollBatchesFn(RollFilesFn):
         # The store is known when the first bundle starts, in a worker of the runner.
         super().__init__(staging, sink, policy, format, clock=clock)  # type: ignore[arg-type]
         self._staging = staging
+        self._sink = sink
+        self._format = format
         self._inline_bytes = INLINE_BYTES if inline_bytes is None else inline_bytes
 
     def start_bundle(self) -> None:
-        self._store = staging_store(self._staging)
+        self._stager = FileStager(staging_store(self._staging), self._sink, self._format)
         super().start_bundle()
 
     def _stage(self, bucket: str, blocks: Iterable[RecordBlock], records: int) -> StagedBatch:
-        attempt, number = current_attempt(), next(roll.file_numbers)
+        attempt, number = current_attempt(), next(file_stager.file_numbers)
         shard, shards = map(int, bucket.split("-of-"))
         delivery = Delivery(
             self._sink,
@@ -100,11 +103,9 @@ class RollBatchesFn(RollFilesFn):
         for part in parts:
             head += part
             if len(head) > self._inline_bytes:
-                staged = self._bundle.stage(name, chain([head], parts))
-                self._files.inc()
-                self._bytes.inc(staged.length)
+                staged = self._stager.write(name, chain([head], parts))
                 return StagedBatch(
-                    delivery, records, staged.length, staged.crc32, self._store.output, staged=name
+                    delivery, records, staged.length, staged.crc32, self._stager.store.output, staged=name
                 )
         return StagedBatch(delivery, records, len(head), zlib.crc32(head), content=head)
 

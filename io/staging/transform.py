@@ -8,7 +8,8 @@ from typing import Any
 import apache_beam as beam
 
 from penstock.io.staging.blocks import RecordRun
-from penstock.io.staging.collect import CollectRecordsFn, Place, in_global_window
+from penstock.io.staging.collect import CollectRecordsFn, Place, WholeFiles, in_global_window
+from penstock.io.staging.file_stager import FileStager
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.publish import PublishFilesFn
@@ -52,7 +53,9 @@ class WriteStagedFiles(beam.PTransform):
     ) -> None:
         super().__init__()
         self._store = store
-        self._collect = CollectRecordsFn(encode, bucket, places=places)
+        self._encode = encode
+        self._bucket = bucket
+        self._places = places
         self._format = format
         self._policy = policy
         self._in_event_time_order = in_event_time_order
@@ -74,10 +77,17 @@ class WriteStagedFiles(beam.PTransform):
         roll = RollFilesFn(
             self._store, sink, self._policy, self._format, in_event_time_order=self._in_event_time_order
         )
+        # Files in the order of event times also have records of other readers, so no reader has a whole one.
+        whole_files = (
+            None
+            if self._in_event_time_order
+            else WholeFiles(FileStager(self._store, sink, self._format), self._policy.at_bytes)
+        )
+        collect = CollectRecordsFn(self._encode, self._bucket, places=self._places, whole_files=whole_files)
         publish = PublishFilesFn(self._store, sink, marks_complete=self._marks_complete)
         return (
             in_global_window(elements)
-            | "Collect" >> beam.ParDo(self._collect)
+            | "Collect" >> beam.ParDo(collect)
             | "Roll" >> ForgettingParDo(roll)
             | "Publish" >> PublishAfterCommit(publish)
         )

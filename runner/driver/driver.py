@@ -275,7 +275,7 @@ class Driver:
             committed_nonces=self._last.nonces if self._last.number == record.number else frozenset(),
             test_clock_us=self._test_stream.clock_us(state),
             set_back_us=set_back_us,
-            idle_seconds=self._pacing.idle_seconds,
+            pacing=self._pacing,
             quiet_seconds=self._quiet_seconds(state, due, waiting),
             max_records=self._reading_limit.max_records,
         )
@@ -292,7 +292,10 @@ class Driver:
         raise_failure(reports)
         # This comes after `raise_failure`: a failed epoch has no bundles to finalize and no metrics, and must not
         # influence the pace.
-        self._pacing.observe(sum(report.records_read for report in reports))
+        self._pacing.observe(
+            sum(report.records_read for report in reports),
+            is_behind=any(report.is_behind for report in reports),
+        )
         self._costs.tasks_succeeded(reports)
         self._last = _LastEpoch.of(attempt, reports)
         if late := sum(report.dropped for report in reports):

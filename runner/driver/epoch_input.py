@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from penstock.attempt import Attempt
 from penstock.runner.driver.compatibility import pending_impulses
+from penstock.runner.driver.pacing import Pacing
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.driver.teststream import TestStreamEvent
 from penstock.runner.planning.plan import Plan
@@ -51,16 +51,23 @@ class EpochInputs:
         committed_nonces: frozenset[str],
         test_clock_us: int | None,
         set_back_us: int = 0,
-        idle_seconds: float = math.inf,
+        pacing: Pacing | None = None,
         quiet_seconds: float = 0.0,
         max_records: int | None = None,
     ) -> EpochInput:
         """Return the input of a try of the epoch that follows `state`: it reads `due`, and `waiting` is kept.
 
-        `owners` is by input the process that has read it in the last epoch. `max_records` limits
+        `owners` is by input the process that has read it in the last epoch. `pacing` and `max_records` limit
         each task in this epoch; None is the limit of all epochs.
         """
-        limits = replace(self._limits, idle_seconds=idle_seconds, quiet_seconds=quiet_seconds)
+        limits = replace(self._limits, quiet_seconds=quiet_seconds)
+        if pacing is not None:
+            limits = replace(
+                limits,
+                seconds=pacing.reading_seconds,
+                idle_seconds=pacing.idle_seconds,
+                catches_up=pacing.catches_up,
+            )
         return EpochInput(
             attempt=attempt,
             partitions=self.partitions,

@@ -1,7 +1,10 @@
-"""Chooses how long a task that has nothing to read waits for data. Pure.
+"""Chooses how long tasks read, and how long a task that has nothing to read waits for data. Pure.
 
 An epoch ends when its last task has ended. While data arrives, a task without data must not delay the output of the
 other tasks, so it waits only a moment. While no data arrives, tasks wait longer: each epoch costs CPU time.
+
+While a reader is behind its source, the age of its changes does not depend on the length of an epoch but on the pace of
+the pipeline. Longer epochs then share the fixed cost between more changes.
 """
 
 from __future__ import annotations
@@ -17,11 +20,16 @@ _QUIET_EPOCHS = 3
 """The same, as a multiple of `--epoch_seconds`: a user who makes epochs short wants a recent watermark."""
 
 
-class Pacing:
-    """Chooses the wait of the next epoch from what the last ones have read.
+_BACKLOG_EPOCHS = 4
+"""Longest reading of a task, as a multiple of `--epoch_seconds`, while a reader is behind."""
 
-    It begins with the longest wait, is shortest after an epoch that read something, and doubles with each one that did
-    not. It is no part of a record: it changes only when an epoch ends, and not what it contains.
+
+class Pacing:
+    """Chooses the times of the next epoch from what the last ones have read.
+
+    The wait begins with the longest one, is shortest after an epoch that read something, and doubles with each one that
+    did not. The reading doubles with each epoch after which a reader is behind, and is `--epoch_seconds` otherwise.
+    Neither is part of a record: they change only when an epoch ends, and not what it contains.
     """
 
     def __init__(self, max_seconds: float, *, hurried: bool = True) -> None:
@@ -30,6 +38,12 @@ class Pacing:
         self._is_quiet = False
         self._min_seconds = min(_MIN_SECONDS, max_seconds) if hurried else max_seconds
         self.idle_seconds = max_seconds
+        self.reading_seconds = max_seconds
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether the next epoch reads longer than `--epoch_seconds`."""
+        return self.reading_seconds > self._max_seconds
 
     @property
     def quiet_seconds(self) -> float:
@@ -37,8 +51,10 @@ class Pacing:
         seconds = min(_QUIET_SECONDS, _QUIET_EPOCHS * self._max_seconds)
         return seconds if self._is_quiet and seconds > self._max_seconds else 0.0
 
-    def observe(self, records_read: int) -> None:
-        """Take in how many records an epoch has read."""
+    def observe(self, records_read: int, *, is_behind: bool = False) -> None:
+        """Take in how many records an epoch has read, and whether a reader is behind after it."""
+        longest = _BACKLOG_EPOCHS * self._max_seconds
+        self.reading_seconds = min(2 * self.reading_seconds, longest) if is_behind else self._max_seconds
         # Quiet only after a whole longest wait without data: the next data is probably not near.
         self._is_quiet = not records_read and self.idle_seconds >= self._max_seconds
         longer = min(2 * self.idle_seconds, self._max_seconds)

@@ -205,7 +205,12 @@ class StageProcessor:
         # One restriction at a time: a split applies to the element that the operation processes at that moment.
         (element,) = self.elements(block)
         idle = budget.idle
-        pace = Pace(lambda: idle.end, idle.poll_seconds, may_return=budget.may_end_early)
+        pace = Pace(
+            lambda: idle.end,
+            idle.poll_seconds,
+            may_return=budget.may_end_early,
+            catches_up=budget.catches_up,
+        )
         self._paces.append(pace)
         with SplitTimer(self._read, budget, self.output_size) as timer, reading_at(pace):
             self.process(element)
@@ -250,12 +255,18 @@ class StageProcessor:
         """Records and bytes that this bundle has written to edges so far. May be called from another thread.
 
         If more changes were claimed than records written, their number: a record can be a batch of changes, and a step
-        that is fused with the reader can hold them until the bundle ends.
+        that is fused with the reader can hold them until the bundle ends. What such a step holds counts as written.
         """
         # No lock is needed: the numbers only grow, and a read that is one element behind delays a split by one poll.
         writers = [writer for sink in self._sinks for writer in sink.writers]
         claimed = sum(pace.claimed for pace in self._paces)
-        return max(claimed, sum(w.records for w in writers)), sum(w.bytes for w in writers)
+        held_bytes = sum(pace.held_bytes for pace in self._paces)
+        return max(claimed, sum(w.records for w in writers)), sum(w.bytes for w in writers) + held_bytes
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a restriction of this bundle has more data at its source."""
+        return any(pace.is_behind for pace in self._paces)
 
     @property
     def to_finalize(self) -> bool:

@@ -30,7 +30,7 @@ class Budget:
 
     A read is split at the end of `idle` if the reading step has emitted nothing in this bundle. Both are times of
     `time.monotonic`. Bytes are counted as encoded for the exchange. `may_end_early`: the reader may return
-    without a split (`penstock.pace`).
+    without a split; `catches_up`: see `penstock.pace`.
     """
 
     deadline: float
@@ -38,6 +38,7 @@ class Budget:
     records: int
     bytes: int
     may_end_early: bool = True
+    catches_up: bool = False
 
 
 class SplitTimer:

@@ -78,7 +78,7 @@ class EpochLimits:
     A task stops at whichever limit it reaches first; one that has read nothing stops after `idle_seconds`. The limits
     are per task, not per epoch. `may_end_early`: readers end when they have emitted records and have no more at hand.
     `quiet_seconds`: how long a task that has read nothing waits if data at any other task ends its wait at once; 0: not
-    longer than `idle_seconds`.
+    longer than `idle_seconds`. `catches_up`: `seconds` is longer than the user asked for, because readers are behind.
     """
 
     seconds: float
@@ -87,6 +87,7 @@ class EpochLimits:
     idle_seconds: float = math.inf
     may_end_early: bool = True
     quiet_seconds: float = 0.0
+    catches_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,7 @@ class TaskReport:
     - `has_finalizers`: user code registered bundle finalizers. The process of the task keeps them until it learns of
       the commit.
     - `records_read`: number of changes that the reading stages have claimed, or of elements that they have written.
+    - `is_behind`: a reading stage has left data at its source that it could have read now.
     - `publishing_seconds`, `reading_seconds`, `working_seconds`: how long the task ran Publications, read, and did
       everything else except waiting for input.
     - `dropped`: number of elements that came too late for their window.
@@ -212,6 +214,7 @@ class TaskReport:
     inputs: list[ProducerAttempt] = field(default_factory=list)
     has_finalizers: bool = False
     records_read: int = 0
+    is_behind: bool = False
     publishing_seconds: float = 0.0
     reading_seconds: float = 0.0
     working_seconds: float = 0.0

@@ -73,6 +73,7 @@ class StageResult:
     hold_us: int | None = None
     dropped: int = 0
     records_read: int = 0
+    is_behind: bool = False
 
 
 class StageBundle:
@@ -106,8 +107,10 @@ class StageBundle:
     def finish(self, input_watermark_us: int) -> StageResult:
         """Fire the timers and windows that are due at this input watermark, and end the bundle if one was started."""
         metrics = self.processor.finish() if self._started else []
-        read = self.processor.output_size()[0] if self._started and self.processor.stage.reads else 0
-        return StageResult(input_watermark_us, metrics, dropped=self.dropped, records_read=read)
+        result = StageResult(input_watermark_us, metrics, dropped=self.dropped)
+        if self._started and self.processor.stage.reads:
+            result.records_read, result.is_behind = self.processor.output_size()[0], self.processor.is_behind
+        return result
 
     def discard(self) -> None:
         """End the bundle after an error."""

@@ -221,7 +221,7 @@ class Task:
         idle = max(0.0, self._begun + limits.idle_seconds - now) / remaining
         quiet_until = self._begun + limits.quiet_seconds
         wait = IdleWait(now + min(share, idle), quiet_until if limits.quiet_seconds else None, self._others)
-        budget = Budget(now + share, wait, left, limits.max_bytes, limits.may_end_early)
+        budget = Budget(now + share, wait, left, limits.max_bytes, limits.may_end_early, limits.catches_up)
         stage = self._started[Origin.RESIDUAL, residual.transform]
         for rest in self._bundles.read(stage, residual.element_id, residual.element, budget):
             # A reader without a watermark estimator reports none. One that reports an earlier watermark than before is
@@ -252,6 +252,7 @@ class Task:
             watermark = result.watermark_us
             self._report.metrics.extend(result.metrics)
             self._report.records_read += result.records_read
+            self._report.is_behind |= result.is_behind
             self._report.dropped += result.dropped
             if result.timers is not None:
                 # The stage has opened its state, so its timers and its hold replace the record's.

@@ -33,12 +33,20 @@ class Pace:
 
     The runner limits how many changes an epoch reads. A reader that emits several changes as one element counts them in
     `claimed`, because the runner sees elements only.
+
+    A reader says in `is_behind` whether its source had more data the last time it looked. While it is behind, the
+    runner makes its bundles longer and says so in `catches_up`: what the bundle emits is late in any case, so a step
+    after the reader may hold it until the bundle ends, or store it elsewhere. Such a step counts the bytes in
+    `held_bytes`, because the runner limits the output of a bundle too.
     """
 
     idle_until: float | Callable[[], float]
     poll_seconds: float = POLL_SECONDS
     may_return: bool = True
+    catches_up: bool = False
     claimed: int = 0
+    held_bytes: int = 0
+    is_behind: bool = False
 
     @property
     def idle_deadline(self) -> float:

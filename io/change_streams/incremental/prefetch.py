@@ -156,6 +156,10 @@ class MergingPrefetcher:
         return not self._closed and self.stream.first_record_pending
 
     @property
+    def is_behind(self) -> bool:
+        return not self._closed and self.stream.is_behind
+
+    @property
     def may_stop(self) -> bool:
         return self._closed or self.stream.may_stop
 

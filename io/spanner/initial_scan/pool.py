@@ -69,9 +69,9 @@ class ScanPrefetcher(PartitionPrefetcher):
         return False
 
     @property
-    def may_stop(self) -> bool:
-        """Whether all ranges are finished: a range may have to be read again from its beginning."""
-        return not self.running
+    def is_behind(self) -> bool:
+        """Whether a range is not finished. Then the bundle goes on: a range may have to be read again as a whole."""
+        return bool(self.running)
 
     def close(self, *, keep: bool = False) -> None:
         # Part of a whole range may have been emitted by a bundle that does not commit.

@@ -1,4 +1,4 @@
-"""A program for kill campaigns: keys that count, keyed state, and `WriteToJsonLines`.
+"""A program for kill campaigns: keys that count, and `WriteToJsonLines` after keyed state and right after the source.
 
     python -m tests.integration.files.counting OUTPUT CHECKPOINT HOOKS KEYS [runner options]
 
@@ -28,12 +28,18 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from penstock.io.files import WriteToJsonLines
+from penstock.pace import current_pace
 from penstock.runner import PySparkRunner
 
+AT_ONCE = " at once"
+"""End of the keys of lines that were written right after the source."""
 START = 1_763_740_800  # 2025-11-21T16:00:00Z
 PER_SECOND = 400
 """Numbers per key and second. The event time of each number is 2 s after that of the number before it."""
 
+
+BEHIND = 2_000
+"""Each second range of as many numbers is a backlog: the source says that it is behind."""
 
 ENDLESS = 1 << 40
 
@@ -66,6 +72,8 @@ def count_fn(hooks: str) -> beam.DoFn:
             watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
         ) -> Iterator[TimestampedValue]:
             number = tracker.current_restriction().start
+            if (pace := current_pace()) is not None:
+                pace.is_behind = number // BEHIND % 2 == 1
             while tracker.try_claim(number if number < self._end() else ENDLESS):
                 at = Timestamp(START + 2 * number)
                 yield TimestampedValue({"key": element, "n": number}, at)
@@ -109,12 +117,21 @@ class HookFn(beam.DoFn):
 
 
 def build(pipeline: beam.Pipeline, output: str, hooks: str, keys: int) -> beam.PCollection:
-    """Apply the pipeline with the keys ``k0`` to ``k<keys - 1>``."""
-    return (
+    """Apply the pipeline with the keys ``k0`` to ``k<keys - 1>``; the lines right after the source have others."""
+    rows = (
         pipeline
         | beam.Create([f"k{number}" for number in range(keys)])
         | "Count" >> beam.ParDo(count_fn(hooks)).with_output_types(dict[str, Any])
         | "Read" >> beam.ParDo(HookFn(hooks, "read")).with_output_types(dict[str, Any])
+    )
+    # Small files, so that a task that reads a backlog has whole ones.
+    _ = (
+        rows
+        | "Rename" >> beam.Map(lambda row: {**row, "key": f"{row['key']}{AT_ONCE}"})
+        | AT_ONCE.strip() >> WriteToJsonLines(output, table="at-once", roll_seconds=0.5, roll_bytes=16_000)
+    )
+    return (
+        rows
         | "Keys" >> beam.WithKeys(lambda row: row["key"]).with_output_types(tuple[str, dict[str, Any]])
         | "Seen" >> beam.ParDo(SeenFn()).with_output_types(dict[str, Any])
         | "Exchanged" >> beam.ParDo(HookFn(hooks, "exchanged")).with_output_types(dict[str, Any])
@@ -122,6 +139,11 @@ def build(pipeline: beam.Pipeline, output: str, hooks: str, keys: int) -> beam.P
             output, table="counts", key=lambda row: row["key"], shards=3, roll_seconds=0.5, mark_complete=True
         )
     )
+
+
+def expected(keys: int, count: int) -> dict[Any, int]:
+    """Return how far each key of the lines counts, exclusive."""
+    return {f"k{number}{kind}": count for number in range(keys) for kind in ("", AT_ONCE)}
 
 
 def main(output: str, checkpoint: str, hooks: str, keys: str, *options: str) -> int:

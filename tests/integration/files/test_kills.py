@@ -15,7 +15,7 @@ import pytest
 from penstock_emulators.oracle.kill import After, FileAppears, Later, Moment, campaign, python
 from penstock_emulators.oracle.lines import Line, read_lines
 from penstock_emulators.oracle.rules import counted
-from tests.integration.files.counting import PER_SECOND
+from tests.integration.files.counting import PER_SECOND, expected
 from tests.integration.files.trusting import TrustingReader
 from tests.support.oracle.watch import Consumer
 
@@ -50,8 +50,7 @@ class Folders:
 
     def wrong(self) -> list[str]:
         """Return one sentence for each line that is missing, doubled or out of order after the pipeline has ended."""
-        counts = {f"k{number}": self.count for number in range(KEYS)}
-        return counted(self.lines(), "key", "n", counts)
+        return counted(self.lines(), "key", "n", expected(KEYS, self.count))
 
     def moments(self) -> dict[str, Moment]:
         """The hooks of an epoch. The first new record is that of the take-over by the driver."""
@@ -86,7 +85,9 @@ def test_kills_at_the_hooks_of_an_epoch_lose_nothing_double_nothing_and_keep_ord
         )
     lines = folders.lines()
     wrong = folders.wrong() + [
-        f"{line.place} and keyed state differ" for line in lines if line.content["seen"] != line.content["n"]
+        f"{line.place} and keyed state differ"
+        for line in lines
+        if line.content.get("seen", line.content["n"]) != line.content["n"]
     ]
     campaign_of.record(
         "kills",

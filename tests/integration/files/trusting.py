@@ -15,7 +15,7 @@ from typing_extensions import Self
 from penstock.errors import PenstockError
 from penstock.io.files import complete_until
 from penstock.runner import RemoteJob
-from tests.integration.files.counting import START
+from tests.integration.files.counting import AT_ONCE, START
 from tests.support.oracle.watch import Consumer
 from tests.support.waiting import join
 
@@ -72,7 +72,8 @@ class TrustingReader:
             self._last[f"{place} {name}"] = at
             # Number n has the time START + 2 n.
             below = min(self._folders.count or math.inf, math.ceil((at - START) / 2))
-            for key in (f"k{number}" for number in range(self._keys)):
+            kind = AT_ONCE if AT_ONCE.strip() in name else ""
+            for key in (f"k{number}{kind}" for number in range(self._keys)):
                 missing = below - sum(number < below for number in numbers[key])
                 if missing > 0:
                     self.wrong.append(f"{place}: {key} lacks {missing} numbers below {at}")

@@ -19,7 +19,7 @@ from penstock_emulators.oracle.kill import POLL_SECONDS, Run, python, session_me
 from penstock_emulators.oracle.lines import Line, read_lines
 from penstock_emulators.oracle.rules import counted
 from tests.conftest import Campaign
-from tests.integration.files.counting import PER_SECOND
+from tests.integration.files.counting import PER_SECOND, expected
 from tests.support.object_stores.bucket import Bucket, Watcher, bucket_of
 from tests.support.object_stores.faults import FaultProxy, Faults
 from tests.support.object_stores.servers import AZURITE, GCS, MOTO, VERSITYGW, RunningServer, Server
@@ -153,8 +153,12 @@ def run_with_faults(folder: Path, campaign: Campaign, kind: Server, kills: int, 
         lines = job.lines()
         uploads = bucket.unfinished_uploads()
         marks = [key for key in bucket.tags("output") if "/_complete/" in key]
-    wrong = counted(lines, "key", "n", {f"k{number}": count for number in range(KEYS)})
-    wrong += [f"{line.place}: state differs" for line in lines if line.content["seen"] != line.content["n"]]
+    wrong = counted(lines, "key", "n", expected(KEYS, count))
+    wrong += [
+        f"{line.place}: state differs"
+        for line in lines
+        if line.content.get("seen", line.content["n"]) != line.content["n"]
+    ]
     log = (folder / "log").read_text()
     campaign.record(
         evidence,

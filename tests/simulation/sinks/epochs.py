@@ -24,7 +24,7 @@ from penstock.attempt import Attempt, DriverToken, offering_staging, running_att
 from penstock.event import NO_COLUMNS, ChangeEvent, Op, Source, Version
 from penstock.event.coder import encode_event
 from penstock.event.sharding import shard_of
-from penstock.io.staging import roll
+from penstock.io.staging import file_stager
 from penstock.io.staging.batch import DeliveredBatch, EventBlocks, StagedBatch
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import RecordBlockCoder
@@ -212,7 +212,7 @@ class Pipeline:
     def roll(
         self, buckets: dict[str, BucketState], taken: list[ChangeEvent], drain: bool
     ) -> Iterator[StagedBatch]:
-        roll.file_numbers = count()  # a task may run in a new process
+        file_stager.file_numbers = count()  # a task may run in a new process
         fn = RollBatchesFn(
             None,
             SINK,

@@ -15,24 +15,28 @@ import copy
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any, Protocol
 
-from apache_beam.transforms.window import GlobalWindow, TimestampedValue
+from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 
 from penstock.attempt import Attempt, running_attempt
 from penstock.io.files.json_lines import JsonLines
 from penstock.io.files.names import bucket_name
-from penstock.io.staging import roll
+from penstock.io.staging import file_stager
 from penstock.io.staging.blocks import RecordBlock
-from penstock.io.staging.coders import StagedFileCoder
+from penstock.io.staging.coders import RecordBlockCoder, StagedFileCoder
+from penstock.io.staging.collect import CollectRecordsFn, WholeFiles
+from penstock.io.staging.file_stager import FileStager
 from penstock.io.staging.publish import PublishFilesFn
 from penstock.io.staging.roll import RollFilesFn
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.staged_file import StagedFile
 from penstock.io.staging.store import FileStore
+from penstock.pace import Pace, reading_at
+from penstock.publish import current_attempt
 
 JOB, SINK = "job", "sink"
 BUCKETS = [bucket_name("t", hour, shard, 2) for hour in (0, 1) for shard in (0, 1)]
@@ -223,11 +227,10 @@ class Pipeline:
     def roll(
         self, buckets: dict[str, BucketState], taken: list[tuple[str, bytes]], drain: bool
     ) -> Iterator[StagedFile]:
-        roll.file_numbers = count()  # a task may run in a new process
+        file_stager.file_numbers = count()  # a task may run in a new process
         fn = RollFilesFn(self.store, SINK, self.policy, JsonLines(), clock=lambda: self.now)
         fn.start_bundle()
-        for bucket, line in taken:
-            block = RecordBlock.of([(1_000_000, line)])
+        for bucket, block in self.blocks(taken):
             yield from values(fn.process((bucket, block), *buckets[bucket].parameters()))
         for bucket, state in buckets.items():
             if state.roll.at is not None and state.roll.at <= Timestamp(self.now):
@@ -237,13 +240,32 @@ class Pipeline:
                 yield from values(fn.on_end(bucket, *state.parameters()))
         fn.finish_bundle()
 
+    def blocks(self, taken: list[tuple[str, bytes]]) -> Iterator[tuple[str, RecordBlock]]:
+        """Return the blocks of the collecting step: one for each line, or whole files while the reader is behind."""
+        if self.record.number % 2:
+            return ((bucket, RecordBlock.of([(1_000_000, line)])) for bucket, line in taken)
+        whole_files = WholeFiles(FileStager(self.store, SINK, JsonLines()), self.policy.at_bytes)
+        fn = CollectRecordsFn(
+            lambda element: element[1], lambda element, _: element[0], whole_files=whole_files
+        )
+        outputs: list[Any] = []
+        # Another task than the one that rolls, so another attempt.
+        with running_attempt(replace(current_attempt(), nonce=f"c{self.tries}")):
+            fn.start_bundle()
+            with reading_at(Pace(0.0, catches_up=True)):
+                for element in taken:
+                    outputs += fn.process(element, Timestamp(1)) or ()
+            outputs += fn.finish_bundle()
+        coder = RecordBlockCoder()
+        return ((bucket, coder.decode(coder.encode(block))) for bucket, block in values(outputs))
+
     def clean_up(self) -> Callable[[], None]:
         """Return a clean-up after this record, to be run at any later time."""
         publish, record, named = PublishFilesFn(self.store, SINK), self.record, self.publications()
         return lambda: publish.clean_up(JOB, record.generation, record.number, named)
 
 
-def values(outputs: Iterable[TimestampedValue]) -> Iterator[StagedFile]:
+def values(outputs: Iterable[Any]) -> Iterator[Any]:
     return (output.value for output in outputs)
 
 

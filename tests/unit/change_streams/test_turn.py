@@ -44,6 +44,7 @@ class Prefetcher:
         self.waits: list[float] = []
         self.data_expected = self.first_record_pending = False
         self.may_stop = True
+        self.is_behind = False
 
     def take(self, timeout: float) -> Any:
         if self.ready:
@@ -149,3 +150,14 @@ def test_the_pace_belongs_to_the_bundle_that_runs() -> None:
     with reading_at(Pace(1.0)):
         assert current_pace() == Pace(1.0)
     assert current_pace() is None
+
+
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_a_reader_tells_its_pace_whether_it_is_behind(clock, is_behind):
+    prefetcher = Prefetcher(clock)
+    prefetcher.is_behind = is_behind
+    pace = Pace(clock.now, is_behind=not is_behind)
+    turn, metrics = turn_of(prefetcher, pace)
+    prefetcher.ready.append(Batch())
+    take_round(turn, metrics)
+    assert pace.is_behind is is_behind

@@ -31,7 +31,7 @@ def collected(elements: list[Any], times_us: list[int], shards: int) -> dict[str
     collect = CollectRecordsFn(of_lines.encode, of_lines.bucket, places=of_lines.places)
     collect.start_bundle()
     assert collect.process(ElementBatch(elements, times_us)) is None
-    return {each.value[0]: list(each.value[1].records()) for each in collect._blocks()}
+    return {each.value[0]: list(each.value[1].records()) for each in collect._outputs()}
 
 
 @given(lines, st.integers(1, 3))

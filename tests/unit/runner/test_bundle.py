@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ FEWER = 300_000
 claimed: list[int] = []
 calls: list[int] = []
 """The first position of each call of `EmitOnceFn`."""
+longer: list[bool] = []
+"""Whether each call of `BehindFn` was in an epoch that is longer than usual."""
 
 
 class UnsplittableTracker(OffsetRestrictionTracker):
@@ -130,8 +133,9 @@ class BatchesFn(beam.DoFn):
             pace.claimed += 100
             yield position
             time.sleep(0.001)
-        while tracker.try_claim(position := position + 1):
-            pass
+        for position in itertools.count(max(first, 200)):
+            if not tracker.try_claim(position):
+                return
 
 
 def test_a_read_is_split_after_as_many_changes_as_an_epoch_may_read_and_not_elements() -> None:
@@ -139,7 +143,8 @@ def test_a_read_is_split_after_as_many_changes_as_an_epoch_may_read_and_not_elem
     run_stream(
         lambda p: p | beam.Create([1]) | beam.ParDo(BatchesFn()), limits=EpochLimits(60.0, 1000, 1 << 20)
     )
-    assert 3 < len(calls) <= 21
+    # A call that claims no changes, or not yet, may be split as idle.
+    assert 3 < len({first for first in calls if first < 200}) <= 21
 
 
 class HundredPositions(SplittablePositions):
@@ -179,6 +184,61 @@ def test_a_read_that_collects_a_batch_is_not_idle() -> None:
     )
     # After an epoch with records, an idle read is split after 20 ms.
     assert calls == [0, 1]
+
+
+class BehindFn(beam.DoFn):
+    """Claims one position in each call, and says in the first two that it is behind."""
+
+    def process(
+        self, element: int, tracker: Any = beam.DoFn.RestrictionParam(HundredPositions())
+    ) -> Iterator[int]:
+        first = tracker.current_restriction().start
+        pace = current_pace()
+        assert pace is not None
+        longer.append(pace.catches_up)
+        pace.claimed += 1
+        pace.is_behind = first < 2
+        position = first
+        while tracker.try_claim(position) and first >= 3:
+            position += 1
+        yield first
+        if first < 3:
+            tracker.defer_remainder()
+
+
+def test_the_epochs_after_one_that_left_its_reader_behind_are_longer() -> None:
+    longer.clear()
+    run_stream(
+        lambda p: p | beam.Create([1]) | beam.ParDo(BehindFn()), limits=EpochLimits(0.1, 200_000, 1 << 20)
+    )
+    assert longer == [False, True, True, False]
+
+
+class HeldFn(beam.DoFn):
+    """Emits nothing, and says that it holds a kilobyte for each position."""
+
+    def process(
+        self, element: int, tracker: Any = beam.DoFn.RestrictionParam(HundredPositions())
+    ) -> Iterator[int]:
+        first = tracker.current_restriction().start
+        calls.append(first)
+        pace = current_pace()
+        assert pace is not None
+        for position in range(first, 101):
+            if not tracker.try_claim(position):
+                return
+            pace.claimed += 1
+            pace.held_bytes += 1024
+            time.sleep(0.002)
+        yield first
+
+
+def test_bytes_that_a_step_holds_are_limited_as_those_that_are_written() -> None:
+    calls.clear()
+    run_stream(
+        lambda p: p | beam.Create([1]) | beam.ParDo(HeldFn()), limits=EpochLimits(60.0, 200_000, 20 << 10)
+    )
+    assert 3 < len(set(calls)) <= 6
 
 
 def processor() -> StageProcessor:

@@ -61,3 +61,19 @@ def test_epochs_that_are_longer_than_a_quiet_wait_stay_as_they_are() -> None:
     pacing = Pacing(5.0)
     pacing.observe(0)
     assert pacing.quiet_seconds == 0
+
+
+def test_epochs_become_longer_while_a_reader_is_behind() -> None:
+    pacing = Pacing(0.5)
+    lengths = []
+    for _ in range(5):
+        lengths.append((pacing.reading_seconds, pacing.catches_up))
+        pacing.observe(1_000, is_behind=True)
+    assert lengths == [(0.5, False), (1.0, True), (2.0, True), (2.0, True), (2.0, True)]
+
+
+def test_a_reader_that_has_caught_up_has_short_epochs_at_once() -> None:
+    pacing = Pacing(0.5)
+    pacing.observe(1_000, is_behind=True)
+    pacing.observe(10)
+    assert (pacing.reading_seconds, pacing.catches_up) == (0.5, False)
