@@ -21,6 +21,7 @@ from penstock.pipelines.choices_check import (
     nan_warnings,
     partial_warnings,
 )
+from penstock.pipelines.dead_letter_files import WriteDeadLetters
 from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.event_steps import column_steps, row_steps, secret_key
 from penstock.pipelines.replay import NoRecords
@@ -32,7 +33,7 @@ from penstock.transforms import (
     ShardRecord,
     ToChangeEvents,
 )
-from penstock.transforms.dead_letters import DeadLetter, letter_fields
+from penstock.transforms.dead_letters import DeadLetter
 from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.formats.capture import MODES, check_capture
 from penstock.transforms.formats.debezium import DebeziumFormat
@@ -355,8 +356,7 @@ def write_letters(letters: list[Any], options: EventOptions) -> None:
         if (limit := options.max_dead_letters) is not None:
             stop = StopAtLimit(limit, DeadLetter, _describe_letter, "dead letters of this pipeline")
             every |= "LimitOfDeadLetters" >> stop
-        sink = WriteToJsonLines(options.dead_letters, table="dead-letters", format=letter_fields)
-        _ = every | "WriteDeadLetters" >> sink
+        _ = every | "WriteDeadLetters" >> WriteDeadLetters(options.dead_letters)
 
 
 def _describe_letter(letter: DeadLetter) -> str:

@@ -8,7 +8,7 @@ after a restart. Beam's own metrics (element counts and times of PCollections, n
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from apache_beam import coders
@@ -18,8 +18,15 @@ from apache_beam.metrics.metric import MetricResults
 from apache_beam.portability.api import metrics_pb2
 from apache_beam.runners.portability import portable_metrics
 
+from penstock.table_times import MOST_TABLES, NAMESPACE_PREFIX, OTHER, named_tables
+
 _Info: TypeAlias = metrics_pb2.MonitoringInfo
 
+_STEP, _NAMESPACE, _NAME = (
+    monitoring_infos.PTRANSFORM_LABEL,
+    monitoring_infos.NAMESPACE_LABEL,
+    monitoring_infos.NAME_LABEL,
+)
 _MERGE_AT = 10_000
 """Number of infos at which the accumulator merges them, to limit its memory."""
 
@@ -32,6 +39,27 @@ def merged(infos: Iterable[_Info]) -> list[_Info]:
         known = by_key.get(key)
         by_key[key] = info if known is None else _merge(known, info)
     return list(by_key.values())
+
+
+def within_table_limit(infos: Iterable[_Info]) -> list[_Info]:
+    """Rename the gauges of tables above the limit of `penstock.table_times`, so that `merged` makes one of them."""
+    found = list(infos)
+    tables: dict[tuple[str, str], set[str]] = {}
+    for info in found:
+        if (namespace := info.labels.get(_NAMESPACE, "")).startswith(NAMESPACE_PREFIX):
+            tables.setdefault((info.labels.get(_STEP, ""), namespace), set()).add(info.labels[_NAME])
+    named = {key: named_tables(names) for key, names in tables.items() if len(names) > MOST_TABLES}
+    return [_as_other(info, named) for info in found] if named else found
+
+
+def _as_other(info: _Info, named: Mapping[tuple[str, str], frozenset[str]]) -> _Info:
+    names = named.get((info.labels.get(_STEP, ""), info.labels.get(_NAMESPACE, "")))
+    if names is None or info.labels[_NAME] in names:
+        return info
+    made = _Info()
+    made.CopyFrom(info)
+    made.labels[_NAME] = OTHER
+    return made
 
 
 def user_metrics(infos: Iterable[bytes]) -> Iterable[_Info]:

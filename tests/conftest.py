@@ -5,7 +5,8 @@ green.
 
 A test that needs Google's emulators (marker `emulator`) fails too where PENSTOCK_REQUIRE_EMULATORS=1 or CI=true is set,
 and in a campaign. Elsewhere such tests are left out if an emulator is missing, and the last lines of the run tell how
-many and how to get the emulators. Tests in a browser (marker `browser`) are left out wherever there is none.
+many and how to get the emulators. Tests in a browser (marker `browser`) and with Prometheus (marker `prometheus`) are
+left out wherever it is missing.
 
 The marker `campaign` is for a second representative of a claim. `make campaign` runs such a test, and so does a command
 that names its file or the test itself.
@@ -29,7 +30,7 @@ from apache_beam.testing.test_stream_service import TestStreamServiceController
 from hypothesis import HealthCheck, settings
 
 from tests.support.beam_caches import cache_beam
-from tools import browser
+from tools import browser, prometheus
 from tools.evidence import EVIDENCE, commit, folder
 
 CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "") not in ("", "0")
@@ -115,8 +116,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[_LEFT_OUT] = {}
     for marker, missing in _SERVERS.items():
         needy = [item for item in items if item.get_closest_marker(marker)]
-        # A browser is a package of the system, which CI may not install.
-        required = _emulators_required() and marker != "browser"
+        # These are packages of the system, which CI may not install.
+        required = _emulators_required() and marker not in ("browser", "prometheus")
         if needy and not required and missing():
             config.hook.pytest_deselected(items=needy)
             items[:] = [item for item in items if not item.get_closest_marker(marker)]
@@ -232,8 +233,17 @@ def _missing_browser() -> str | None:
     return None
 
 
+def _missing_prometheus() -> str | None:
+    try:
+        prometheus.find("promtool")
+    except prometheus.PrometheusNotFoundError as error:
+        return str(error)
+    return None
+
+
 _SERVERS = {
     "browser": _missing_browser,
+    "prometheus": _missing_prometheus,
     "emulator": _missing_emulator,
     "kafka": _missing_kafka,
     "pubsub": _missing_pubsub,
@@ -242,6 +252,7 @@ _SERVERS = {
 """Markers of tests that need a program which pip does not bring, and what says how to get it."""
 
 _REMEDIES = {
+    "prometheus": "Prometheus. To get it, run `python -m tools.prometheus` (Debian, no root).",
     "browser": "a browser. To run them, install Chromium; on Debian as root `python -m tools.browser` does it.",
     "emulator": "Google's Spanner and Bigtable emulators. To run them, install the Google Cloud SDK and run "
     "`gcloud components install cloud-spanner-emulator bigtable` (docs/install.md).",

@@ -1,7 +1,7 @@
-"""Say where Java, the emulators and the browser are, or how to get them.
+"""Say where Java, the emulators, the browser and Prometheus are, or how to get them.
 
-CI needs Java and the emulators: the exit code is 3 if one is missing. The browser is installed if that is possible, see
-`tools.browser`; without it the tests in a browser are left out.
+CI needs Java and the emulators: the exit code is 3 if one is missing. Browser and Prometheus are installed if that is
+possible, see `tools.browser` and `tools.prometheus`; without them their tests are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from penstock.runner.spark.java import JavaNotFoundError, find_java
 from penstock_emulators import bigtable as bigtable
 from penstock_emulators import spanner as spanner
-from tools import browser
+from tools import browser, prometheus
 
 
 def main() -> int:
@@ -30,6 +30,10 @@ def main() -> int:
         print(f"Browser: {browser.install()}")
     except browser.BrowserNotFoundError as error:
         print(f"Tests in a browser are left out. {error}", file=sys.stderr)
+    try:
+        print(f"Prometheus: {prometheus.install()}")
+    except prometheus.PrometheusNotFoundError as error:
+        print(f"Tests of the alerts are left out. {error}", file=sys.stderr)
     return missing
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import msgspec
 from apache_beam import coders
+from apache_beam.metrics import Metrics
 
 from penstock.coders import VersionedCoder
 from penstock.errors import UsageError
@@ -18,6 +19,7 @@ from penstock.event import ChangeEvent, Source, Version
 from penstock.event.coder import decode_event, encode_event
 from penstock.io.change_streams.coders import UndecodableRecordCoder
 from penstock.io.change_streams.undecodable import UndecodableRecord
+from penstock.io.staging.metrics import DEAD_LETTERS, NAMESPACE
 from penstock.io.staging.refused import RefusedEvent
 from penstock.transforms.element_transform import ElementTransform
 
@@ -191,6 +193,7 @@ class _Letter:
         self._attempt, self._with_text, self._step = attempt, with_text, step
 
     def __call__(self, failure: Failure | UndecodableRecord | RefusedEvent) -> tuple[DeadLetter]:
+        Metrics.counter(NAMESPACE, DEAD_LETTERS).inc()
         letter = dead_letter(failure, self._attempt, self._with_text)
         return (msgspec.structs.replace(letter, step=self._step) if self._step else letter,)
 

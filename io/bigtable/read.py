@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import UsageError
 from penstock.extras import extra_packages
@@ -44,6 +44,9 @@ from penstock.io.change_streams.incremental_kind import IncrementalKind
 from penstock.io.change_streams.kinds import StreamKind
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.retention import retention
+from penstock.measurement import Measurement
+from penstock.timestamps import NANOS
 
 if TYPE_CHECKING:
     from penstock.io.bigtable.client import Client
@@ -110,10 +113,14 @@ class ReadBigtableFn(ReadChangeStreamFn):
         self._client(stream).backoff.ask(lambda: self._ask_retention(stream), limit)
 
     def _ask_retention(self, stream: ChangeStream) -> None:
+        check_retention(stream, lambda: self.retention(stream), time.time_ns())
+
+    def retention(self, stream: ChangeStream) -> int:
+        """Return how long the service keeps changes, in nanoseconds, or 0 if it does not say; see `Admin`."""
         from penstock.io.bigtable.admin import Admin
 
         with closing(Admin(stream, self._settings.connection)) as admin:
-            check_retention(stream, admin.retention, time.time_ns())
+            return admin.retention()
 
     def first_time_after(self, end: int) -> int:
         # The service rounds timestamps down to microseconds: `end + 1` would be the same time again.
@@ -141,7 +148,7 @@ class ReadFromBigtableChangeStream(BigtableStreamOptions, ReadFromChangeStream):
             read is known only to the service: `check()` asks it, and the pipeline does so before it reads.
     """
 
-    bounded_fn = ReadBigtableFn
+    bounded_fn: ClassVar[type[ReadBigtableFn]] = ReadBigtableFn
     unbounded_fn = ReadBigtableUnboundedFn
     record_type = ChangeStreamMutation
 
@@ -177,6 +184,15 @@ class ReadFromBigtableChangeStream(BigtableStreamOptions, ReadFromChangeStream):
             snapshots=SnapshotOptions.checked(self, self.snapshot),
         )
         ReadFromChangeStream.__init__(self, stream, settings)
+
+    def measure(self) -> list[Measurement]:
+        """Return the retention period of the change stream; see `penstock.measurement`. Asks once, without retries.
+
+        Raises:
+            UnreachableError: the service does not answer now.
+        """
+        kept = self.bounded_fn(self._settings).retention(self._stream)
+        return retention(self._stream.table, kept / NANOS)
 
 
 def _names(name: str, values: Iterable[str]) -> frozenset[str]:

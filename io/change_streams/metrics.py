@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from penstock.io.change_streams.prefetch import Prefetcher
 from penstock.io.change_streams.undecodable import UndecodableRecord
+from penstock.table_times import limited
 
 NAMESPACE_PREFIX = "penstock.io."
 
@@ -38,6 +39,10 @@ COMMON = (RECORDS, CHANGES, *LINEAGE, PARTITIONS_CLOSED, REQUESTS, RETRIES, RECE
 """The counters that every source has."""
 
 
+_MOST_OBJECTS = 1000
+"""A decoder may make an object of its table for each record."""
+
+
 class _LastReport:
     """The last gauges of this process."""
 
@@ -54,6 +59,8 @@ class ReaderMetrics:
     """
 
     namespace: ClassVar[str]
+    table_field: ClassVar[str] = "table"
+    """The attribute of a record that is, or names, its table. Records without it belong to no table."""
 
     def __init__(self, prefetcher: Prefetcher) -> None:
         self._prefetcher = prefetcher
@@ -61,6 +68,9 @@ class ReaderMetrics:
         self._records = self._changes = 0  # plain integers, because they change with each record
         self._open = self._waiting = 0
         self._watermark: int | None = None
+        self._tables: dict[str, int] = {}
+        # By the id of a table's object, which is kept here so that no other object gets its id.
+        self._table_times: dict[int, tuple[Any, int]] = {}
 
     def observe(self, frontier: Any) -> None:
         """Record the numbers of partitions and the watermark of the frontier after the last claim."""
@@ -77,6 +87,41 @@ class ReaderMetrics:
         """
         self._records += len(records)
         self._changes += len(records) - list(map(type, records)).count(UndecodableRecord)
+        self._note_tables(records)
+
+    def _note_tables(self, records: Sequence[Any]) -> None:
+        """Note the newest commit time of each table; records of a table come in the order of their commits."""
+        field, times = self.table_field, self._table_times
+        table = newest = None
+        for record in records:
+            found = getattr(record, field, None)
+            # By identity: neighbours mostly have one table, and its hash and its name cost more than the rest here.
+            if found is not table:
+                if table is not None:
+                    times[id(table)] = table, newest.commit_timestamp
+                table = found
+            newest = record
+        if table is not None:
+            times[id(table)] = table, newest.commit_timestamp
+        if len(times) > _MOST_OBJECTS:
+            self._name_tables()
+
+    def _name_tables(self) -> None:
+        """Move the times from the objects of tables to their names."""
+        for table, time in self._table_times.values():
+            name = self.table_name(table)
+            self._tables[name] = max(time, self._tables.get(name, time))
+        self._table_times.clear()
+
+    @staticmethod
+    def table_name(table: Any) -> str:
+        """Return the name of a `table_field`."""
+        return str(table)
+
+    def table_times_ms(self) -> dict[str, int]:
+        """Return the newest commit time of each table that had changes, in milliseconds; see `table_times`."""
+        self._name_tables()
+        return {table: time // 1_000_000 for table, time in limited(self._tables).items()}
 
     @property
     def emitted(self) -> bool:

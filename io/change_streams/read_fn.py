@@ -51,6 +51,7 @@ from penstock.io.change_streams.turn import Turn
 from penstock.io.change_streams.undecodable import UNDECODABLE, UndecodableRecord
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimatorProvider, beam_watermark
 from penstock.pace import current_pace
+from penstock.table_times import NAMESPACE_PREFIX
 
 _DEFER_SECONDS = 0.05
 """Delay after which a part that waits for other parts is started again."""
@@ -244,6 +245,9 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
                 Metrics.counter(metrics.namespace, name).inc(count)
             for name, value in metrics.gauges(refused_now()).items():
                 Metrics.gauge(metrics.namespace, name).set(value)
+            tables = NAMESPACE_PREFIX + metrics.namespace.rpartition(".")[2]
+            for table, time_ms in metrics.table_times_ms().items():
+                Metrics.gauge(tables, table).set(time_ms)
             if (lag_ms := metrics.lag_ms(time.time_ns())) is not None:
                 Metrics.distribution(metrics.namespace, LAG_MS).update(lag_ms)
 

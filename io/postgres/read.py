@@ -71,10 +71,12 @@ from penstock.io.postgres.preflight import (
     unmatched_tables,
 )
 from penstock.io.postgres.record import LogRecord
+from penstock.io.postgres.retained_log import retained_log
 from penstock.io.postgres.schema_watch import SchemaWatch, repair_of
 from penstock.io.postgres.setup_warnings import start_warnings_of, warnings_of
 from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
 from penstock.io.postgres.stream import SlotStream
+from penstock.measurement import Measurement
 from penstock.tables import SourceTable, Unmatched, matches_table
 
 if TYPE_CHECKING:
@@ -369,6 +371,19 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
             return [text for shard in self._stream.shards for text in start_warnings_of(shard, client.rows)]
 
         return self._asked(ask)
+
+    def measure(self) -> list[Measurement]:
+        """Return how much log the server keeps for the slots; see `penstock.measurement`. Asks once, without retries.
+
+        Raises:
+            UnreachableError: the server does not answer now.
+            ChangeStreamError: it refused to answer.
+        """
+        client = self._fn.connect(self._stream)
+        try:
+            return retained_log(self._stream, client.rows)
+        finally:
+            client.close()
 
     def source_tables(self) -> list[SourceTable]:
         """Return the published tables that are read, with their columns. It asks the server.

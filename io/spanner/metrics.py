@@ -24,11 +24,13 @@ class SpannerMetrics(ReaderMetrics):
     """
 
     namespace = "penstock.io.spanner"
+    table_field = "table_name"
 
     def claimed(self, records: Sequence[DataChangeRecord | UndecodableRecord], step: Step) -> None:
         if records:
             self._records += len(records)
             self._changes += sum([len(r.mods) for r in records if isinstance(r, DataChangeRecord)])
+            self._note_tables(records)
         elif isinstance(step, Announced):
             self._counts.update(lineage_events(step.token, step.record))
         elif isinstance(step, MovedIn):

@@ -31,6 +31,7 @@ from penstock.io.change_streams.kinds import StreamKind
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.retention import retention
 from penstock.io.spanner import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.spanner.filter import Selection
 from penstock.io.spanner.frontier import Frontier, abbreviate
@@ -73,6 +74,7 @@ from penstock.io.spanner.source import (
 )
 from penstock.io.spanner.state import Call
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
+from penstock.measurement import Measurement
 from penstock.tables import SourceTable
 from penstock.timestamps import NANOS, format_timestamp
 
@@ -188,7 +190,7 @@ class ReadSpannerFn(ReadChangeStreamFn):
             ]
         )
         options = plan.stream_options(query, stream.change_stream)
-        retention = plan.period_of(options.get("retention_period", plan.DEFAULT_STREAM_RETENTION))
+        kept = plan.stream_retention_of(options)
         # Strictly after the snapshot: it has every change up to its own time, inclusive.
         following = replace(stream, start=timestamp + 1, snapshot="")
         has_changes = stream.end is None or stream.end > timestamp
@@ -197,7 +199,7 @@ class ReadSpannerFn(ReadChangeStreamFn):
             watched,
             ranges_of(client, watched, transaction, self._settings.snapshot.max_ranges),
             self.first_frontier(following, said) if has_changes else None,
-            timestamp + retention,
+            timestamp + kept,
             options.get("value_capture_type", "OLD_AND_NEW_VALUES"),
         )
         check_changes_kept(frontier, client.clock.now())
@@ -312,6 +314,20 @@ class ReadFromSpannerChangeStream(SpannerStreamOptions, ReadFromChangeStream):
 
         found = client.backoff.ask(watched, self._settings.limits.unavailable_seconds)
         return [table for table in found if self._settings.selection.reads_table(str(table))]
+
+    def measure(self) -> list[Measurement]:
+        """Return the retention period of the change stream; see `penstock.measurement`. Asks once, without retries.
+
+        Raises:
+            UnreachableError: the service does not answer now.
+            ChangeStreamError: it refused to answer.
+        """
+        fn, stream = ReadSpannerFn(self._settings), self._stream
+        client = scan_client(fn, stream)
+        kept = plan.stream_retention_of(
+            plan.stream_options(lambda sql: client.query(sql, None), stream.change_stream)
+        )
+        return retention(stream.change_stream, kept / NANOS)
 
     def capture_type(self) -> str:
         """Ask the service, from this process, which values the change stream sends, such as ``NEW_ROW``.

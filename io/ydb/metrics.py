@@ -13,12 +13,17 @@ from penstock.io.change_streams.metrics import (
     ReaderMetrics,
 )
 from penstock.io.ydb.frontier import Finished
+from penstock.io.ydb.record import Table
 
 
 class YdbMetrics(ReaderMetrics):
     """Each record is one change. A merge is counted by the parent with the lowest number."""
 
     namespace = NAMESPACE_PREFIX + "ydb"
+
+    @staticmethod
+    def table_name(table: Table) -> str:
+        return table.name
 
     def claimed(self, records: Sequence[Any], step: Any) -> None:
         super().claimed(records, step)

@@ -31,6 +31,7 @@ from penstock.io.change_streams.arguments import in_range, named, period
 from penstock.io.change_streams.incremental.options import NEVER, WHEN_NEEDED, checked_snapshot
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.retention import retention
 from penstock.io.change_streams.settings import Limits
 from penstock.io.ydb import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.ydb.decode import changed_table
@@ -52,6 +53,7 @@ from penstock.io.ydb.record import ChangefeedRecord, Table
 from penstock.io.ydb.source import ChangeStream, Connection, Settings
 from penstock.io.ydb.steps import Rules
 from penstock.io.ydb.tracker import FrontierCoder, YdbTracker
+from penstock.measurement import Measurement
 
 if TYPE_CHECKING:
     from penstock.io.ydb.client import Client
@@ -180,6 +182,16 @@ class ReadFromYdbChangefeed(YdbChangefeedOptions, ReadFromChangeStream):
         changed = super().for_preview()
         changed._settings = replace(changed._settings, consumer="")
         return changed
+
+    def measure(self) -> list[Measurement]:
+        """Return the retention period of the changefeed; see `penstock.measurement`. Asks once, without retries.
+
+        Raises:
+            UnreachableError: YDB does not answer now.
+            ChangeStreamError: it refused to answer.
+        """
+        found, _ = self.bounded_fn(self._settings).connect(self._stream).describe()
+        return [] if found is None else retention(self._stream.changefeed, found.retention_seconds)
 
     def check(self) -> Description:
         """Ask YDB whether the changefeed can be read; return its description, and log its limitations.

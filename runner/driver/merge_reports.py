@@ -103,4 +103,4 @@ def metrics_after(before: Iterable[bytes], reports: Iterable[TaskReport]) -> tup
     infos = metrics.deserialized(before)
     for report in reports:
         infos.extend(metrics.user_metrics(report.metrics))
-    return metrics.serialized(metrics.merged(infos))
+    return metrics.serialized(metrics.merged(metrics.within_table_limit(infos)))

@@ -12,7 +12,7 @@ a Spark session and a failed epoch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -20,7 +20,7 @@ from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 
 from penstock.errors import SeveralProblemsError, UnavailableError
 
-__all__ = ["preflight"]
+__all__ = ["methods_named", "preflight"]
 
 
 def preflight(pipeline: beam.Pipeline, *, resuming: bool | None = None) -> list[str]:
@@ -46,6 +46,26 @@ def preflight(pipeline: beam.Pipeline, *, resuming: bool | None = None) -> list[
         raise SeveralProblemsError.of(checks.errors)
     accepted = frozenset((options.get_all_options().get("accept_warnings") if options else None) or ())
     return [text for text in checks.warnings if getattr(text, "name", None) not in accepted]
+
+
+def methods_named(pipeline: beam.Pipeline, name: str) -> list[Callable[[], Any]]:
+    """Return the methods with this name of all transforms of a pipeline, such as `measure` (`penstock.measurement`)."""
+    found = _Methods(name)
+    pipeline.visit(found)
+    return found.methods
+
+
+class _Methods(PipelineVisitor):
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.methods: list[Callable[[], Any]] = []
+
+    def enter_composite_transform(self, transform_node: AppliedPTransform) -> None:
+        self.visit_transform(transform_node)
+
+    def visit_transform(self, transform_node: AppliedPTransform) -> None:
+        if callable(method := getattr(transform_node.transform, self._name, None)):
+            self.methods.append(method)
 
 
 class _Checks(PipelineVisitor):

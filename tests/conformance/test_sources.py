@@ -36,6 +36,7 @@ from penstock.io.change_streams.metrics import (
 )
 from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.io.change_streams.watermark import beam_watermark
+from penstock.table_times import NAMESPACE_PREFIX as TABLES_PREFIX
 from tests.conformance.adapters import SECOND, Adapter, adapters
 from tests.support.epochs import Epochs
 from tests.support.waiting import wait_until
@@ -322,6 +323,8 @@ def test_a_frontier_reports_its_partitions_to_telemetry(source: Adapter) -> None
 def test_counters_have_the_common_names(source: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: Counter[str] = Counter()
     gauges: set[str] = set()
+    tables: dict[str, int] = {}
+    tables_namespace = TABLES_PREFIX + source.namespace.removeprefix(NAMESPACE_PREFIX)
 
     class Metrics:
         @staticmethod
@@ -331,6 +334,9 @@ def test_counters_have_the_common_names(source: Adapter, monkeypatch: pytest.Mon
 
         @staticmethod
         def gauge(namespace: str, name: str) -> Any:
+            if namespace == tables_namespace:
+                return SimpleNamespace(set=lambda value: tables.update({name: value}))
+            assert namespace == source.namespace
             return SimpleNamespace(set=lambda value: gauges.add(name))
 
         @staticmethod
@@ -348,3 +354,6 @@ def test_counters_have_the_common_names(source: Adapter, monkeypatch: pytest.Mon
     assert {REQUESTS, RETRIES} <= counted.keys()
     assert counted[RECEIVED_BYTES] >= len(source.committed)
     assert gauges == {OPEN_PARTITIONS, WAITING_PARTITIONS}
+    # A source whose records name their table reports its newest change.
+    assert set(tables.values()) <= {end // 1_000_000}
+    assert bool(tables) is (source.name in ("spanner", "ydb", "postgres"))

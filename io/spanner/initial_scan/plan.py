@@ -182,6 +182,11 @@ def stream_options(query: Query, change_stream: str) -> dict[str, str]:
     return dict(_rows_of(query, STREAM_OPTIONS, change_stream))
 
 
+def stream_retention_of(options: Mapping[str, str]) -> int:
+    """Return for how many nanoseconds a change stream with these options keeps its records."""
+    return period_of(options.get("retention_period", DEFAULT_STREAM_RETENTION))
+
+
 def dialect_of(query: Query) -> str:
     """Return GOOGLE_STANDARD_SQL or POSTGRESQL."""
     rows = query(DIALECT)

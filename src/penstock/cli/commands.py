@@ -324,7 +324,7 @@ def run(
 
 
 @contextmanager
-def _exporting(wanted: Sequence[str]) -> Iterator[Export]:
+def _exporting(wanted: Sequence[str]) -> Iterator[Export | None]:
     with ExitStack() as stack:
         try:
             export = stack.enter_context(exporters(wanted))

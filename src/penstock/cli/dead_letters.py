@@ -16,13 +16,13 @@ import click
 
 from penstock.cli.common import build, configuration_of, is_job_file, progress_options, refuse
 from penstock.cli.configuration import Configuration, ConfigurationError
-from penstock.cli.folders import PublishedLine, published_lines
-from penstock.cli.replays import PlannedReplay, ReplayFolder
 from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import RUNNER_PACKAGE, begin_session
 from penstock.errors import PenstockError, UsageError
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
+from penstock.pipelines.published_folder import PublishedLine, published_lines
+from penstock.pipelines.replays import PlannedReplay, ReplayFolder
 
 letters_argument = click.argument("letters", metavar="JOB.YAML|FOLDER")
 """A job file with dead_letters, or that folder: a path or a URL."""

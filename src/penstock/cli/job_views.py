@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 from penstock.cli.common import build, checkpoint_of, configuration_of, is_job_file
 from penstock.cli.configuration import Configuration
 from penstock.cli.dead_letters import checked_letter, group_of
-from penstock.cli.folders import NoFolderError, PublishedFolder
 from penstock.cli.inputs import MAX_JOB_CHARACTERS, read_job
 from penstock.cli.redaction import redacted, shown_value
-from penstock.cli.replays import ReplayFolder
 from penstock.cli.runner_options import RUNNER_PACKAGE
 from penstock.errors import UsageError
 from penstock.failures import describe_failure
 from penstock.io.change_streams.undecodable import UNDECODABLE
 from penstock.io.staging.refused import REFUSED
-from penstock.launch.run import committed_counters
+from penstock.launch.commit_exporter import committed_counters
 from penstock.object_stores.location import display_name, is_url, locate, shown_url
+from penstock.pipelines.published_folder import NoFolderError, PublishedFolder
+from penstock.pipelines.replays import ReplayFolder
 from penstock.telemetry.lineage import PartitionSpan, partition_spans
 from penstock.telemetry.state import Condition, JobState, job_state
 from penstock.telemetry.status import PipelineStatus, pipeline_status

@@ -18,18 +18,18 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
 from penstock.errors import AnotherDriverError, PenstockError, UsageError
 from penstock.failures import describe_failure
+from penstock.launch.commit_exporter import CommitExporter, committed_counters
 from penstock.launch.reporter import Reporter
 from penstock.launch.signals import StopSignals
 from penstock.launch.words import Words, program_words
 from penstock.telemetry.export import Export
-from penstock.telemetry.measurements import measure
 from penstock.telemetry.status import PipelineStatus, pipeline_status
 from penstock.timeline import trace
 
@@ -86,14 +86,15 @@ def run_pipeline(
     *,
     debug: bool = False,
     drain_after_seconds: float | None = None,
-    export: Export = lambda measurements: None,
+    export: Export | None = None,
     words: Words = program_words,
     observer: Observer | None = None,
 ) -> ExitCode:
     """Build a Beam pipeline, run it until it ends or is interrupted, and return how it ended.
 
     Every failure becomes one message. With `debug` its traceback is shown too, which may contain values of rows.
-    `drain_after_seconds` after the start the pipeline is drained. `export` gets the measurements of each commit.
+    `drain_after_seconds` after the start the pipeline is drained. `export` gets the measurements of each commit, and
+    again when services have answered (`service_watch`).
     `words` says messages in the words of the user's surface. `observer` may end the pipeline, which is then done.
     """
     session = _Session(
@@ -113,7 +114,8 @@ def run_pipeline(
         if isinstance(result, ExitCode):
             return result
         signals.install()
-        return session.watch(result, signals)
+        with session.asking_services():
+            return session.watch(result, signals)
 
 
 def refuse_without_docstrings(docstring: str | None = __doc__) -> None:
@@ -157,6 +159,8 @@ def _start(build: Callable[[], Any], session: _Session, signals: StopSignals) ->
         with without_collections():
             _preflight(pipeline, session.words)
         trace("asked the services")
+        if session.exporter is not None:
+            session.exporter.services.ask_of(pipeline)
     except Exception as error:
         return session.fail(ExitCode.PREFLIGHT, error)
     # From here on a KeyboardInterrupt could leave a JVM and workers behind, so a signal waits for the result.
@@ -189,12 +193,12 @@ class _Session:
         debug: bool,
         clock: Callable[[], float] = time.time,
         drain_after_seconds: float | None = None,
-        export: Export = lambda measurements: None,
+        export: Export | None = None,
         words: Words = program_words,
         observer: Observer | None = None,
     ) -> None:
-        self._export, self.words, self._observer = export, words, observer
-        self._exported_epochs = -1
+        self.words, self._observer = words, observer
+        self.exporter = None if export is None else CommitExporter(export, clock)
         self._drain_after_seconds = drain_after_seconds
         self._reporter = reporter
         self._continuation = continuation
@@ -219,7 +223,7 @@ class _Session:
                     drain_at = None
                     self._reporter.message("draining", "draining, as asked by --drain-after")
                     result.drain()
-                self._export_commit(result)
+                self._export(result)
                 if self._observer is not None and not observed:
                     observed = self._observer.look(self._status(result))
                     if observed:
@@ -227,7 +231,7 @@ class _Session:
                 if self._reporter.due():
                     self._reporter.show(self._status(result))
             result.wait_until_finish()
-            self._export_commit(result)
+            self._export(result)
         except Exception as error:
             return self.fail(ExitCode.FAILED, error)
         if self._reporter.shows_progress:
@@ -237,6 +241,10 @@ class _Session:
             self._reporter.message("stopped" if stopping else "done", text)
             return ExitCode.INTERRUPTED if stopping else ExitCode.DONE
         return self._end(result.state, stopping, getattr(result, "requested", ""))
+
+    def asking_services(self) -> AbstractContextManager[Any]:
+        """Ask the services of the pipeline for measurements while the context is open, if they are exported."""
+        return nullcontext() if self.exporter is None else self.exporter.services
 
     def fail(self, code: ExitCode, error: BaseException) -> ExitCode:
         """Show in one message what failed and, if the error says so, what to do. Returns the exit code.
@@ -293,13 +301,10 @@ class _Session:
         fields = {"command": self._continuation.command} if self._continuation.command else {}
         self._reporter.message("resume", self._continuation.text, **fields)
 
-    def _export_commit(self, result: Any) -> None:
-        """Export the measurements of a new commit. Commits that follow each other too fast are seen as one."""
+    def _export(self, result: Any) -> None:
         progress = getattr(result, "progress", lambda: None)()
-        if progress is not None and progress.epochs != self._exported_epochs:
-            self._exported_epochs = progress.epochs
-            counters = committed_counters(result.metrics())
-            self._export(measure(pipeline_status(self._clock(), progress, counters), progress, counters))
+        if self.exporter is not None and progress is not None:
+            self.exporter.export(progress, result.metrics)
 
     def _status(self, result: Any) -> PipelineStatus:
         return pipeline_status(self._clock(), result.progress(), committed_counters(result.metrics()))
@@ -311,11 +316,3 @@ def _wait(result: Any) -> None:
         result.wait_until_finish(duration=POLL_MS)
     except NotImplementedError:  # Beam's DirectRunner cannot wait for a limited time
         time.sleep(POLL_MS / 1000)
-
-
-def committed_counters(metrics: Any) -> list[tuple[str, str, int]]:
-    """Return (namespace, name, value) of each counter and gauge in Beam's MetricResults, as of the last commit."""
-    found = metrics.query()
-    counters = [(each.key.metric, each.committed or 0) for each in found["counters"]]
-    gauges = [(each.key.metric, each.committed.value) for each in found.get("gauges", ()) if each.committed]
-    return [(metric.namespace, metric.name, value) for metric, value in (*counters, *gauges)]

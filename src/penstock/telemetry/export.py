@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.errors import UsageError
 from penstock.extras import extra_packages
-from penstock.telemetry.measurements import Measurement
+from penstock.measurement import Measurement
 
 Export = Callable[[Sequence[Measurement]], None]
 
@@ -25,8 +25,8 @@ OTLP_SECONDS = 5.0
 
 
 @contextmanager
-def exporters(wanted: Iterable[str]) -> Iterator[Export]:
-    """Start exporters; yield a function that gives each of them the measurements of a commit.
+def exporters(wanted: Iterable[str]) -> Iterator[Export | None]:
+    """Start exporters; yield a function that gives each of them measurements. None: nothing is wanted.
 
     A value is ``prometheus``, ``prometheus=HOST:PORT`` or ``otlp``. OTLP's endpoint, headers and the names of the
     service come from the variables OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME….
@@ -42,7 +42,7 @@ def exporters(wanted: Iterable[str]) -> Iterator[Export]:
             for export_one in exports:
                 export_one(measurements)
 
-        yield export
+        yield export if exports else None
 
 
 def _exporter(wanted: str) -> Any:

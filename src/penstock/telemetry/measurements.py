@@ -2,13 +2,13 @@
 
     measurements = measure(status, progress, counters)
 
-Names follow Prometheus, without the suffix `_total` of counters. Values that are not known are left out.
+Values that are not known are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.io.change_streams.metrics import (
@@ -20,24 +20,17 @@ from penstock.io.change_streams.metrics import (
     WAITING_PARTITIONS,
 )
 from penstock.io.change_streams.undecodable import UNDECODABLE
-from penstock.io.staging.metrics import NAMESPACE
+from penstock.io.staging.metrics import DEAD_LETTERS, NAMESPACE
 from penstock.io.staging.refused import REFUSED
+from penstock.measurement import Measurement
+from penstock.table_times import NAMESPACE_PREFIX as TABLES_PREFIX
 from penstock.telemetry.status import PipelineStatus
 
 _STAGING = NAMESPACE.removeprefix(NAMESPACE_PREFIX)
 _GAUGES = frozenset((OPEN_PARTITIONS, WAITING_PARTITIONS, REFUSED_PARTITIONS, REFUSED_SECONDS))
 
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One value. `counts`: it never falls in the life of the checkpoint. `unit` is a UCUM code."""
-
-    name: str
-    value: float
-    help: str
-    unit: str = "1"
-    counts: bool = False
-    labels: tuple[tuple[str, str], ...] = ()
+TABLE_IDLE_SECONDS = 600.0
+"""After this time without a change, a table has no lag: the last one says nothing about now."""
 
 
 def measure(
@@ -102,11 +95,61 @@ def measure(
             sums.setdefault((UNDECODABLE, component), 0)
         elif component == _STAGING:
             sums.setdefault((REFUSED, component), 0)
+            sums.setdefault((DEAD_LETTERS, component), 0)
     measurements += [
         Measurement(f"penstock_{name}", value, _help(name), counts=True, labels=(("component", component),))
         for (name, component), value in sorted(sums.items())
     ]
     return measurements + _of_the_runner(progress)
+
+
+@dataclass(slots=True)
+class TableLags:
+    """The lag of each table, from the commits of one driver. Keys are (component, table), times are in seconds.
+
+    A table's lag is how old its newest change was when it was committed. So it says nothing while the table does not
+    change, and is left out then.
+    """
+
+    _newest: dict[tuple[str, str], float] = field(default_factory=dict)
+    _lags: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    _started: bool = False
+
+    def measure(
+        self, committed_at: float | None, counters: Iterable[tuple[str, str, int]]
+    ) -> list[Measurement]:
+        """Return the measurements after a commit; the counters are those of `measure`."""
+        newest: dict[tuple[str, str], float] = {}
+        for namespace, table, time_ms in counters:
+            if namespace.startswith(TABLES_PREFIX):
+                key = (namespace.removeprefix(TABLES_PREFIX), table)
+                newest[key] = max(time_ms / 1000, newest.get(key, 0.0))
+        for key, time in newest.items():
+            # What the first record has may be old: the driver that committed it ended some time ago.
+            if committed_at is not None and self._started and time != self._newest.get(key):
+                self._lags[key] = committed_at, committed_at - time
+        self._newest, self._started = newest, True
+        return [*self._times(), *self._recent_lags(committed_at)]
+
+    def _times(self) -> Iterator[Measurement]:
+        for key, time in sorted(self._newest.items()):
+            text = "Commit time of the table's newest change that is committed."
+            yield Measurement("penstock_table_change_timestamp_seconds", time, text, "s", labels=_table(key))
+
+    def _recent_lags(self, committed_at: float | None) -> Iterator[Measurement]:
+        for key, (at, lag) in sorted(self._lags.items()):
+            if committed_at is not None and committed_at - at < TABLE_IDLE_SECONDS:
+                text = "Age of the table's newest change when it was committed."
+                yield Measurement("penstock_table_lag_seconds", lag, text, "s", labels=_table(key))
+
+
+def _table(key: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(zip(("component", "table"), key, strict=True))
+
+
+def start_time(seconds: float) -> Measurement:
+    """Return the measurement of the time at which this driver started, in seconds since 1970."""
+    return Measurement("penstock_start_timestamp_seconds", seconds, "Start of this driver.", "s")
 
 
 def _of_the_runner(progress: Any) -> list[Measurement]:
@@ -118,11 +161,11 @@ def _of_the_runner(progress: Any) -> list[Measurement]:
         )
         for timing, seconds in sorted(timings.items())
     ]
-    for name, field, text, unit in (
+    for name, attribute, text, unit in (
         ("penstock_state_bytes", "state_bytes", "Size of the state runs that the last record names.", "By"),
         ("penstock_publications", "publications", "Publications that the last record holds.", "1"),
     ):
-        value = getattr(progress, field, None)
+        value = getattr(progress, attribute, None)
         if value is not None:
             measurements.append(Measurement(name, value, text, unit))
     residuals = len(tuple(progress.residuals))

@@ -21,6 +21,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.campaign]
 DASHBOARD = Path(__file__).resolve().parents[3] / "docs" / "telemetry" / "grafana.json"
 
 
+OF_OTHERS = {f"penstock_slot_{name}" for name in ("lost", "retained_bytes", "safe_bytes")} | {
+    "penstock_oldest_dead_letter_timestamp_seconds"
+}
+"""Metrics that Spanner does not have, and a pipeline without dead letters."""
+
+
 def scraped(port: int) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         families = text_string_to_metric_families(answer.read().decode())
@@ -55,6 +61,7 @@ def test_prometheus_and_opentelemetry_get_each_commit_under_the_names_of_the_das
         "change_stream": "OrdersStream",
         "output": str(out),
         "roll_seconds": "0",
+        "dead_letters": str(tmp_path / "letters"),
     }
     sets = [word for name, value in parameters.items() for word in ("--set", f"{name}={value}")]
     with OtlpReceiver() as receiver:
@@ -69,16 +76,23 @@ def test_prometheus_and_opentelemetry_get_each_commit_under_the_names_of_the_das
         program.until(lambda: len(published(out)) >= 50)
         # What was published counts in the commit after it.
         program.until(lambda: scraped(port).get("penstock_published_files_total.staging", 0) > 0)
+        program.until(lambda: "penstock_retention_seconds.OrdersStream" in scraped(port))
         samples = scraped(port)
         assert program.interrupt(signal.SIGINT) == 130, program.output
     last = receiver.pushes[-1]
 
     # Prometheus: every metric of the dashboard exists, and has the values of the pipeline.
     names = {name.partition(".")[0] for name in samples}
-    assert queried() - names == set()
+    assert queried() - names == OF_OTHERS
     assert samples["penstock_changes_total.spanner"] == 50
     assert samples["penstock_staged_bytes_total.staging"] > 0
     assert samples["penstock_watermark_timestamp_seconds"] > 1.7e9
+
+    # What a request tells, and the tables.
+    assert samples["penstock_retention_seconds.OrdersStream"] == 86_400
+    assert samples["penstock_dead_letter_files"] == 0
+    assert samples["penstock_table_change_timestamp_seconds.spanner.Orders"] > 1.7e9
+    assert 0 <= samples["penstock_table_lag_seconds.spanner.Orders"] < 120
 
     # OpenTelemetry: the same names, without the suffix of counters, and the last commit of all.
     unlabelled = {name.removesuffix("_total").replace("penstock_", "penstock.", 1) for name in names}

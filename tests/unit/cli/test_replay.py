@@ -16,7 +16,6 @@ from click.testing import CliRunner
 
 from penstock.cli import dead_letters as command
 from penstock.cli.commands import cli
-from penstock.cli.replays import ReplayFolder
 from penstock.errors import UsageError
 from penstock.event import Kind, Op
 from penstock.io.spanner.coder import DataChangeRecordCoder  # noqa: F401  registers the coder of the letters
@@ -24,6 +23,7 @@ from penstock.io.spanner.record import Mod
 from penstock.launch.run import ExitCode
 from penstock.pipelines import source_to_sink
 from penstock.pipelines.replay import Replay
+from penstock.pipelines.replays import ReplayFolder
 from penstock.pipelines.spanner_to_files import spanner_to_files
 from penstock.tables import TableSelection
 from penstock.transforms.dead_letters import DeadLetter, dead_letter, letter_fields, letter_of

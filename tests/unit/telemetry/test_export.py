@@ -6,8 +6,10 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,11 +17,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.errors import UsageError
 from penstock.io.change_streams.metrics import COMMON
+from penstock.measurement import Measurement
 from penstock.telemetry.export import Instruments, collector, exporters
-from penstock.telemetry.measurements import Measurement, measure
+from penstock.telemetry.measurements import measure
 from penstock.telemetry.status import pipeline_status
+from tests.support.sick_pipeline import export_sick_pipeline
 
-DASHBOARD = Path(__file__).resolve().parents[3] / "docs" / "telemetry" / "grafana.json"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+DASHBOARD, ALERTS = DOCS / "telemetry" / "grafana.json", DOCS / "telemetry" / "alerts.yml"
+PAGE = DOCS / "telemetry.md"
+COUNTERS_IN_WORDS = {
+    f"penstock_{name}_total" for name in ("changes", "merges", "moves", "partitions_closed", "undecodable")
+}
+"""Counters that the page describes without their full names."""
 
 
 @dataclass
@@ -118,8 +128,15 @@ def test_opentelemetry_collects_the_same_values() -> None:
     assert len(points) == len(measurements())
 
 
+def exported_names() -> set[str]:
+    """The names of everything that a pipeline with every source exports."""
+    found: list[Measurement] = []
+    export_sick_pipeline(found.extend, 1)
+    return {name.partition("{")[0] for name in scraped([*measurements(), *found])} | {"penstock_partitions"}
+
+
 def test_each_query_of_the_dashboard_is_about_metrics_that_exist() -> None:
-    exported = {name.partition("{")[0] for name in scraped(measurements())} | {"penstock_partitions"}
+    exported = exported_names()
     text = DASHBOARD.read_text()
     queried = {
         name for panel in json.loads(text)["panels"] for t in panel["targets"] for name in names(t["expr"])
@@ -127,6 +144,28 @@ def test_each_query_of_the_dashboard_is_about_metrics_that_exist() -> None:
     assert queried
     assert queried - exported == set()
     assert names(json.loads(text)["templating"]["list"][1]["query"]["query"]) <= exported
+
+
+def test_the_dashboard_and_the_page_have_each_metric_that_alerts_are_about() -> None:
+    alerts = {name for rule in alert_rules() for name in names(rule["expr"])}
+    assert alerts - exported_names() == set()
+    assert alerts - names(DASHBOARD.read_text()) == set()
+    assert exported_names() - names(PAGE.read_text()) - COUNTERS_IN_WORDS == set()
+
+
+def test_each_alert_says_what_to_do_and_names_its_section_of_the_page() -> None:
+    sections = set(re.findall(r"^### (\w+)$", PAGE.read_text(), re.MULTILINE))
+    assert {rule["alert"] for rule in alert_rules()} == sections
+    for rule in alert_rules():
+        assert rule["labels"]["severity"] in ("critical", "warning"), rule
+        assert rule["annotations"].keys() == {"summary", "description", "runbook"}, rule
+        assert rule["annotations"]["runbook"] == f"docs/telemetry.md#{rule['alert'].lower()}"
+
+
+def alert_rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
+    rules: list[dict[str, Any]] = group["rules"]
+    return rules
 
 
 def names(query: str) -> set[str]:
