@@ -50,7 +50,7 @@ from penstock.io.change_streams.tracker import FrontierTracker, Poll, rebalanced
 from penstock.io.change_streams.turn import Turn
 from penstock.io.change_streams.undecodable import UNDECODABLE, UndecodableRecord
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimatorProvider, beam_watermark
-from penstock.pace import current_pace
+from penstock.pace import Pace, current_pace
 from penstock.table_times import NAMESPACE_PREFIX
 
 _DEFER_SECONDS = 0.05
@@ -128,12 +128,12 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         kind = self.kind_of(frontier)
         watermark.set_watermark(beam_watermark(frontier.watermark))
         outputs, lineage = self._outputs(element), self._lineage(kind, element, tracker)
-        pool = kind.pool(element)
+        pool, pace = kind.pool(element), current_pace()
         with (
             self._prefetching(pool, frontier) as prefetcher,
             self._counting(kind.metrics(prefetcher)) as metrics,
         ):
-            for batch in self._batches_to_claim(prefetcher, tracker, watermark, metrics):
+            for batch in self._batches_to_claim(prefetcher, tracker, watermark, metrics, pace):
                 # This loop is not in a generator of its own, because each element would pass through one more `yield`.
                 for count, records, step in batch.claims():
                     # Made before the claim, because the step may remove its partition from the frontier.
@@ -143,6 +143,10 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
                         return
                     batch.claimed += count
                     metrics.claimed(records, step)
+                    if pace is not None:
+                        # At once, and not after the batch: the runner ends a bundle that has read nothing for 20 ms,
+                        # and on a busy machine the steps behind need longer for one batch.
+                        pace.claimed = metrics.changes
                     if timeline.enabled:
                         timeline.trace("emitted", commits=_commits(records), epoch=current_attempt().epoch)
                     yield from outputs.of(records)
@@ -155,10 +159,15 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
             tracker.defer_remainder(Duration(seconds=0 if frontier.can_progress else _DEFER_SECONDS))
 
     def _batches_to_claim(
-        self, prefetcher: Prefetcher, tracker: Any, watermark: Any, metrics: ReaderMetrics
+        self,
+        prefetcher: Prefetcher,
+        tracker: Any,
+        watermark: Any,
+        metrics: ReaderMetrics,
+        pace: Pace | None,
     ) -> Iterator[Batch]:
         """Yield batches to claim while the frontier can progress. Between rounds, report watermark and metrics."""
-        turn = Turn(prefetcher, metrics, self.split_deferral_seconds, current_pace())
+        turn = Turn(prefetcher, metrics, self.split_deferral_seconds, pace)
         frontier = tracker.current_restriction()
         metrics.observe(frontier)
         # Invariant: at the start of a round the tracker has every claim of the round before, so `serve` gets exact

@@ -41,7 +41,7 @@ class Turn:
         self._metrics = metrics
         self._deadline = time.monotonic() + deferral_seconds
         self._pace = pace if pace is not None and pace.may_return else None
-        self._count = pace
+        self._says = pace
         self.over = False
         """Whether the call returns now, because the runner's pace asks for it."""
         self._must_stay = False
@@ -59,12 +59,10 @@ class Turn:
             if batch is None:
                 break
             yield batch
-            if self._count is not None:
-                self._count.claimed = self._metrics.changes
             if batch.ends_with_lineage:
                 return
-        if self._count is not None:
-            self._count.is_behind = self._prefetcher.is_behind
+        if self._says is not None:
+            self._says.is_behind = self._prefetcher.is_behind
         # After the deadline a service that promises data and sends none must not hold the bundle any longer.
         in_time = time.monotonic() < self._deadline
         poll = Poll(

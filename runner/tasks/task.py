@@ -82,7 +82,6 @@ class Task:
         self._plan = scope.plan
         self._stages = scope.stages
         self._started = {(stage.origin, stage.step): stage for stage in self._stages if stage.step}
-        self._begun = time.monotonic()
         self._report = TaskReport(
             nonce=scope.nonce, level=scope.level, process=scope.process, input_index=scope.input_index
         )
@@ -198,28 +197,28 @@ class Task:
         """Read the residuals one after the other, until the task has read as many records as it may."""
         residuals = self._scope.input.residuals
         # From here, and not from the start of the task. Otherwise a sink that publishes for a long time would leave no
-        # time for reading, and each second epoch would be almost empty.
-        end = time.monotonic() + self._scope.epoch.limits.seconds
+        # time for reading or for the first record, and each second epoch would be almost empty.
+        begun = time.monotonic()
         for index, residual in enumerate(residuals):
             left = self._scope.epoch.limits.max_records - self._bundles.records_read()
             if left <= 0:
                 # In front of those that were read, so that they are the first ones of the next epoch.
                 self._report.residuals[:0] = map(_unread, residuals[index:])
                 return
-            self._read(residual, len(residuals) - index, end, left)
+            self._read(residual, len(residuals) - index, begun, left)
 
-    def _read(self, residual: Residual, remaining: int, end: float, left: int) -> None:
-        """Read one residual, at most `left` records, for its share of the time until `end`.
+    def _read(self, residual: Residual, remaining: int, begun: float, left: int) -> None:
+        """Read one residual, at most `left` records, for its share of the time of an epoch.
 
-        `remaining` counts it and those after it.
+        `remaining` counts it and those after it. The task has `begun` to read at that time.
         """
         limits = self._scope.epoch.limits
         now = time.monotonic()
         # A share of the time that remains: a residual that ends early leaves its time to those after it, and one that
         # was slow takes from them, not from the length of the epoch.
-        share = max(0.0, end - now) / remaining
-        idle = max(0.0, self._begun + limits.idle_seconds - now) / remaining
-        quiet_until = self._begun + limits.quiet_seconds
+        share = max(0.0, begun + limits.seconds - now) / remaining
+        idle = max(0.0, begun + limits.idle_seconds - now) / remaining
+        quiet_until = begun + limits.quiet_seconds
         wait = IdleWait(now + min(share, idle), quiet_until if limits.quiet_seconds else None, self._others)
         budget = Budget(now + share, wait, left, limits.max_bytes, limits.may_end_early, limits.catches_up)
         stage = self._started[Origin.RESIDUAL, residual.transform]

@@ -16,6 +16,7 @@ from penstock.io.bigtable.tracker import BigtableTracker
 from penstock.io.change_streams.partition_stream import PartitionStream
 from penstock.io.change_streams.tracker import Poll
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
+from penstock.pace import Pace, reading_at
 
 LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
 LIMITS = Limits(
@@ -89,6 +90,17 @@ def test_each_record_is_emitted_once_in_order_after_any_number_of_splits(
         assert [segment.token for segment in frontier.segments] == emitted[-1:]
     assert emitted == tokens
     assert len(source.opened) == 1
+
+
+def test_the_runner_learns_of_a_claim_before_the_steps_behind_have_its_records(
+    source: Any, say: Any, fn: Any
+) -> None:
+    source.will_say(EVERYTHING, say.change("one"))
+    tracker = Cutting(Frontier.starting_at(0, [EVERYTHING]), lambda steps: False)
+    pace = Pace(0.0)
+    with reading_at(pace):
+        next(process(fn, tracker))
+    assert pace.claimed == 1
 
 
 def test_one_claim_covers_few_records_so_that_a_split_takes_effect_soon(

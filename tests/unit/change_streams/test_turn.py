@@ -89,14 +89,12 @@ def test_a_reader_with_a_pace_returns_as_soon_as_it_has_emitted_what_is_at_hand(
     assert prefetcher.waits == [0.0], "it does not wait for more"
 
 
-def test_a_reader_counts_the_changes_that_it_has_claimed(clock: Clock) -> None:
+def test_a_reader_whose_pace_lets_it_not_return_ends_by_a_split(clock: Clock) -> None:
     prefetcher = Prefetcher(clock)
     prefetcher.ready.extend([Batch(), Batch()])
-    pace = Pace(clock.now + 5, may_return=False)
-    turn, metrics = turn_of(prefetcher, pace)
-    take_round(turn, metrics)
-    assert pace.claimed == 2
-    assert not turn.over, "this reader ends by a split"
+    turn, metrics = turn_of(prefetcher, Pace(clock.now + 5, may_return=False))
+    assert take_round(turn, metrics) == 2
+    assert not turn.over
 
 
 def test_a_reader_with_a_pace_waits_for_data_until_its_idle_deadline(clock: Clock) -> None:

@@ -17,7 +17,9 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from penstock.pace import current_pace
+from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
+from penstock.runner.driver import pacing
 from penstock.runner.harness.bundle import PlanContext, StageProcessor, dofn_specs_cached
 from penstock.runner.harness.elements import encoded_impulse
 from penstock.runner.planning.graph import build_plan
@@ -145,6 +147,47 @@ def test_a_read_is_split_after_as_many_changes_as_an_epoch_may_read_and_not_elem
     )
     # A call that claims no changes, or not yet, may be split as idle.
     assert 3 < len({first for first in calls if first < 200}) <= 21
+
+
+class SlowPublishFn(beam.DoFn):
+    """Publishes for longer than a task without records may wait."""
+
+    def process(self, element: int) -> Iterator[int]:
+        time.sleep(0.4)
+        yield element
+
+
+class LateFn(beam.DoFn):
+    """Emits the first record of each call late."""
+
+    def process(
+        self, element: int, tracker: Any = beam.DoFn.RestrictionParam(SplittablePositions())
+    ) -> Iterator[int]:
+        first = tracker.current_restriction().start
+        calls.append(first)
+        time.sleep(0.1)
+        if tracker.try_claim(first):
+            yield first
+            if first < 3:
+                tracker.defer_remainder()
+            while tracker.try_claim(first := first + 1):
+                pass
+
+
+def test_a_task_waits_for_records_after_it_has_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls.clear()
+    monkeypatch.setattr(pacing, "_MIN_SECONDS", 0.3)
+    run_stream(
+        lambda p: (
+            p
+            | beam.Create([1])
+            | beam.ParDo(LateFn()).with_output_types(int)
+            | PublishAfterCommit(SlowPublishFn())
+        ),
+        limits=EpochLimits(60.0, 200_000, 1 << 20),
+    )
+    # Without the wait the second call would be split before its first record, and all others.
+    assert [first for first in calls if first < 3] == [0, 1, 2]
 
 
 class HundredPositions(SplittablePositions):
