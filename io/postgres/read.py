@@ -288,7 +288,7 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
 
     def __post_init__(self) -> None:
         stream = ChangeStream(
-            database_of(named("dsn", self.dsn)),
+            database_of(self.dsn),
             named("publication", self.publication),
             checked_slot(named("slot", self.slot)),
             *period(0 if self.start is None else self.start, self.end, ahead_seconds=600),

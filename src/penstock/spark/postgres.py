@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.event.model import ChangeEvent, TableSchema
-from penstock.io.change_streams.arguments import in_range, named
+from penstock.io.change_streams.arguments import in_range
 from penstock.io.postgres.events import EventConverter, table_schema
 from penstock.io.postgres.names import checked_slot, database_of
 from penstock.io.postgres.options import PostgresStreamOptions
@@ -147,9 +147,7 @@ def slices_of(options: PostgresSourceOptions) -> PostgresSlices:
         raise UsageError(f"table: {options.table!r} has no schema; write public.{options.table}")
     if options.table is not None and options.tables:
         raise UsageError("table and tables are both given: pass table for one table, with its columns")
-    stream = ChangeStream(
-        database_of(named("dsn", options.dsn)), options.publication, checked_slot(options.slot), 0, None
-    )
+    stream = ChangeStream(database_of(options.dsn), options.publication, checked_slot(options.slot), 0, None)
     connection = Connection(
         dsn=options.dsn, protocol="pull", reader_name=f"penstock-spark-{uuid4().hex[:12]}"
     )

@@ -113,3 +113,21 @@ def test_two_slots_may_divide_the_rows_of_a_table_if_both_filter_them(
 
 def test_publications_of_one_slot_may_share_a_table() -> None:
     check_shards(STREAM, shared(("people", "p", False), ("places", "p", True), ("rest", "q", False)))
+
+
+@pytest.mark.parametrize(
+    "dsn", ["postgresql://ada:hunter2@db:6432/shop", "host=/var/run/postgresql dbname=shop password=hunter2"]
+)
+def test_a_connection_string_may_have_slashes(dsn: str) -> None:
+    assert source(dsn=dsn).stream.database == "shop"
+
+
+@pytest.mark.parametrize("dsn", ["", "postgresql://ada:hunter2@[db/shop", "host= hunter2"])
+def test_a_connection_string_that_cannot_be_used_is_refused_without_its_text(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("PGDATABASE", "PGUSER"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(UsageError, match="dsn") as refused:
+        source(dsn=dsn)
+    assert "hunter2" not in str(refused.value)

@@ -127,3 +127,8 @@ def test_options_of_postgres_are_checked_before_a_connection_is_made() -> None:
         PostgresDataSource({**given, "end": "2026-01-31T00:00:00Z"}).stream()
     with pytest.raises(UsageError, match="slot must consist of lower-case letters"):
         PostgresDataSource({**given, "slot": "S"}).stream()
+
+
+def test_a_connection_string_may_be_a_uri() -> None:
+    given = {"dsn": "postgresql://ada@db:6432/shop", "publication": "p", "slot": "s"}
+    PostgresDataSource(given).stream()
