@@ -6,7 +6,7 @@ import contextlib
 import logging
 import tempfile
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from penstock.runner.driver.publish_early import EarlyPublisher
 from penstock.runner.driver.read_on import read_on
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
+from penstock.runner.openlineage.run_reporter import NoReports, Reports
 from penstock.runner.options import PySparkOptions
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.coordinator import Coordinator
@@ -49,7 +50,8 @@ logger = logging.getLogger(__name__)
 class Job:
     """One pipeline on one Spark context. Each `run_…` method runs it to its end and returns the final state.
 
-    `pipeline` describes it in the notes that its driver leaves in the checkpoint folder.
+    `pipeline` describes it in the notes that its driver leaves in the checkpoint folder. `reports` are told when
+    the run starts, after each commit, and when it ends.
     """
 
     def __init__(
@@ -59,8 +61,9 @@ class Job:
         settings: PySparkOptions,
         result: PySparkPipelineResult,
         pipeline: Pipeline = Pipeline(),
+        reports: Reports = NoReports(),
     ) -> None:
-        self._pipeline = pipeline
+        self._pipeline, self._reports = pipeline, reports
         self._spark = spark
         self._plan = plan
         self._settings = settings
@@ -75,6 +78,9 @@ class Job:
     def run_batch(self) -> str:
         """Run a batch pipeline. Its records are kept in memory: a batch starts from its beginning."""
         self._name = "batch-" + uuid.uuid4().hex[:12]
+        return self._reported(self._run_batch)
+
+    def _run_batch(self) -> str:
         record = _in_memory(1, EpochState())
         with contextlib.closing(self._engine), self._batch_staging() as staging:
             driver = self._driver("", staging)
@@ -84,6 +90,7 @@ class Job:
                 if state is not None:
                     record = _in_memory(record.number + 1, state)
                     self._result.committed(record, driver.measured(record.number))
+                    self._reports.committed()
         return str(PipelineState.DONE if record.state.done else PipelineState.CANCELLED)
 
     @contextlib.contextmanager
@@ -117,23 +124,35 @@ class Job:
         notes = DriverNotes(checkpoint)
         notes.note_start(record.generation, Started(Process.current(), self._pipeline))
         requests = RequestWatch(checkpoint, record.generation)
+
+        def run() -> str:
+            with requests.answering():
+                return self._run_epochs(checkpoint, coordinator, record, requests, retries)
+
+        def end(ended: Ended) -> None:
+            # Before the requests: a ping that is gone and no note would mean that this driver runs.
+            notes.note_end(record.generation, ended)
+            if not ended.reason:
+                # Not after an exception: a request that is deleted counts as obeyed.
+                requests.delete()
+
+        return self._reported(run, end)
+
+    def _reported(self, run: Callable[[], str], end: Callable[[Ended], None] = lambda ended: None) -> str:
+        """Run the pipeline and return its state. `end` and the reports are told how it ended, also by an exception."""
+        self._reports.started()
         ended = Ended(str(PipelineState.FAILED))
         try:
-            with requests.answering():
-                state = self._run_epochs(checkpoint, coordinator, record, requests, retries)
-            ended = Ended(state)
-            return state
+            ended = Ended(run())
+            return ended.state
         except BaseException as error:
             ended = replace(ended, reason=describe_failure(error))
             raise
         finally:
             if self._result.cancelling:
                 ended = Ended(str(PipelineState.CANCELLED))
-            # Before the requests: a ping that is gone and no note would mean that this driver runs.
-            notes.note_end(record.generation, ended)
-            if not ended.reason:
-                # Not after an exception: a request that is deleted counts as obeyed.
-                requests.delete()
+            end(ended)
+            self._reports.ended(ended.state, ended.reason)
 
     def _run_epochs(
         self,
@@ -208,6 +227,7 @@ class Job:
         early.committed(record)
         marks.committed(record)
         self._result.committed(record, driver.measured(record.number), driver.timings(record.number))
+        self._reports.committed()
 
     def _no_retry_after_cancel(self, error: Exception) -> None:
         """Let the loop try an epoch again, unless it failed because it was cancelled."""

@@ -98,6 +98,19 @@ class PySparkOptions(PipelineOptions):
             default=3,
             help="How many times a failed epoch is tried again before the pipeline is FAILED. Default 3.",
         )
+        parser.add_argument(
+            "--openlineage",
+            default=None,
+            metavar="JOB",
+            help="Report each run to OpenLineage, as a run of the job with this name. Where events are sent is the "
+            "configuration of OpenLineage's own client, for example OPENLINEAGE_URL. Needs the extra openlineage.",
+        )
+        parser.add_argument(
+            "--openlineage_seconds",
+            type=float,
+            default=60.0,
+            help="The least time between two reports of a running pipeline, in seconds. Default 60.",
+        )
 
     def validate(self, validator: Any) -> list[str]:
         """Return one sentence for each bad value."""
@@ -123,6 +136,10 @@ def problems(options: PySparkOptions) -> list[str]:
             found.append(f"--checkpoint_dir: {str(error).removesuffix('.')}")
     if options.epoch_retries < 0:
         found.append(f"--epoch_retries={options.epoch_retries} must be 0 or more")
+    if options.openlineage == "":
+        found.append("--openlineage is empty: pass the name of the job, or leave the option out")
+    if not 1 <= options.openlineage_seconds < math.inf:
+        found.append(f"--openlineage_seconds={options.openlineage_seconds} must be at least 1 and finite")
     if options.spark_parallelism is not None and not 1 <= options.spark_parallelism <= KEY_GROUPS:
         found.append(f"--spark_parallelism={options.spark_parallelism} must be between 1 and {KEY_GROUPS}")
     for setting in options.spark_conf or ():

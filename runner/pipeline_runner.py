@@ -34,6 +34,9 @@ from penstock.runner.driver.read_on import read_on
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext, dofn_specs_cached
 from penstock.runner.job import Job
+from penstock.runner.openlineage.client import identity_of, new_run_id, open_client, reporter_of
+from penstock.runner.openlineage.pipeline_datasets import PipelineDatasets
+from penstock.runner.openlineage.run_reporter import NoReports, Reports
 from penstock.runner.options import PySparkOptions, problems
 from penstock.runner.packages import Packages
 from penstock.runner.planning import graph
@@ -91,7 +94,8 @@ class PySparkRunner(PipelineRunner):
             proto = self._proto_of(pipeline, options)
             # `run_proto` finds the session that is starting, and shares it. Call this public method, because subclasses
             # may override it.
-            return self.run_proto(proto, options)
+            datasets = PipelineDatasets.of(pipeline)
+            return self.run_proto(proto, options, datasets)
 
     def _proto_of(self, pipeline: beam.Pipeline, options: PipelineOptions) -> api.Pipeline:
         RuntimeValueProvider.set_runtime_options({})
@@ -138,13 +142,19 @@ class PySparkRunner(PipelineRunner):
             plan = _plan(proto, settings, options)
             _check_fit(open_checkpoint(settings), plan, settings, _described(proto, options))
 
-    def run_proto(self, proto: api.Pipeline, options: PipelineOptions) -> PySparkPipelineResult:
-        """Start a pipeline given as a proto; see `run_pipeline`."""
+    def run_proto(
+        self, proto: api.Pipeline, options: PipelineOptions, datasets: PipelineDatasets | None = None
+    ) -> PySparkPipelineResult:
+        """Start a pipeline given as a proto; see `run_pipeline`. `datasets`: what it reports with `--openlineage`."""
         with self._session(options) as session:
-            return self._run_proto(proto, options, session)
+            return self._run_proto(proto, options, session, datasets or PipelineDatasets())
 
     def _run_proto(
-        self, proto: api.Pipeline, options: PipelineOptions, session: Callable[[], Any]
+        self,
+        proto: api.Pipeline,
+        options: PipelineOptions,
+        session: Callable[[], Any],
+        datasets: PipelineDatasets,
     ) -> PySparkPipelineResult:
         settings = options.view_as(PySparkOptions)
         # Everything that can be checked without Spark comes first, so that a mistake is reported at once.
@@ -154,6 +164,7 @@ class PySparkRunner(PipelineRunner):
         packages = Packages.of(options.view_as(SetupOptions))
         # Called only for its checks: before Spark runs, the master is not known, and it decides where the logs go.
         worker_logging(options, to_driver=False)
+        client = open_client() if settings.openlineage else None
         trace("planned")
         spark = session()
         trace("got Spark")
@@ -163,7 +174,12 @@ class PySparkRunner(PipelineRunner):
         logs = worker_logging(options, to_driver=not str(spark.master).startswith("local"))
         plan = replace(plan, program=packages.ship(spark, plan.program), logging=logs)
         result = PySparkPipelineResult(Residuals(PlanContext(plan)))
-        job = Job(spark, plan, settings, result, described)
+        reports: Reports = NoReports()
+        if client is not None:
+            run = identity_of(settings.openlineage, new_run_id(), spark.version, streaming=plan.streaming)
+            seconds = settings.openlineage_seconds
+            reports = reporter_of(client, run, datasets, result.progress, seconds=seconds)
+        job = Job(spark, plan, settings, result, described, reports)
         work = _run_method(job, plan, checkpoint)
         result.run_in_background(work, job.cancel, streaming=plan.streaming)
         if not plan.streaming and _is_interactive(proto):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from penstock.datasets import Dataset
 from penstock.event.model import Source
 from penstock.event.schema_changes import Policy
 from penstock.io.bigquery.options import BigQuerySinkOptions, Mode, Nanoseconds
@@ -33,6 +35,11 @@ class BigQueryTarget:
     def name(self) -> str:
         """``BigQuery dataset project.dataset``."""
         return f"BigQuery dataset {self.project}.{self.dataset}"
+
+    def datasets_written(self, sources: Sequence[Source]) -> list[Dataset]:
+        """See `penstock.datasets.WritesDatasets`."""
+        names = dict.fromkeys(self.table_of(each) for each in sources)
+        return [Dataset("bigquery", f"{self.project}.{self.dataset}.{name}") for name in names]
 
     def table_of(self, source: Source) -> str:
         """Return the table that the events of a source table go to."""

@@ -22,9 +22,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from penstock.datasets import ReadTable
 from penstock.errors import UsageError
+from penstock.event.model import Source
 from penstock.extras import extra_packages
 from penstock.io.bigtable import coder  # noqa: F401 - registers the coders of streams and records
+from penstock.io.bigtable.datasets import bigtable_dataset
 from penstock.io.bigtable.filter import Column, Selection
 from penstock.io.bigtable.frontier import Frontier
 from penstock.io.bigtable.incremental import BigtableRecords, RowReader
@@ -193,6 +196,12 @@ class ReadFromBigtableChangeStream(BigtableStreamOptions, ReadFromChangeStream):
         """
         kept = self.bounded_fn(self._settings).retention(self._stream)
         return retention(self._stream.table, kept / NANOS)
+
+    def tables_read(self) -> list[ReadTable]:
+        """Return the tables as datasets; see `penstock.datasets`. It asks nothing."""
+        at = self._stream
+        source = Source("bigtable", f"{at.project}/{at.instance}", table=at.table)
+        return [ReadTable(source, bigtable_dataset(at.project, at.instance, at.table))]
 
 
 def _names(name: str, values: Iterable[str]) -> frozenset[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+from penstock.datasets import Dataset, names_of
 from penstock.errors import UsageError
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import TableChanges, fold
@@ -60,6 +61,15 @@ class EpochTableTarget(ABC):
     @abstractmethod
     def pattern(self) -> str:
         """The name of the table, which may have placeholders."""
+
+    @abstractmethod
+    def _dataset(self, name: str) -> Dataset:
+        """Return a table as a dataset."""
+
+    def datasets_written(self, sources: Sequence[Source]) -> list[Dataset]:
+        """See `penstock.datasets.WritesDatasets`."""
+        selected = [each for each in sources if self.selection.has(each.schema, each.table)]
+        return [self._dataset(name) for name in names_of(self.pattern, selected)]
 
     @abstractmethod
     def _errors(self, name: str) -> AbstractContextManager[None]:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from penstock.attempt import TOKEN_DIGITS
+from penstock.datasets import Dataset
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.replica import TableChanges, encode_version
 from penstock.event.schema_changes import Policy, SchemaChange
@@ -51,6 +52,7 @@ from penstock.io.delta.folder import folder_of, is_local
 from penstock.io.delta.statistics import statistics_of
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
+from penstock.io.staging.folder_datasets import folder_dataset
 from penstock.io.staging.options import TombstoneOptions
 from penstock.tables import EVERY_TABLE, TableSelection
 
@@ -102,6 +104,9 @@ class DeltaTarget(LogFilesTarget):
     @property
     def pattern(self) -> str:
         return self.uri
+
+    def _dataset(self, name: str) -> Dataset:
+        return folder_dataset(name)
 
     def _errors(self, name: str) -> AbstractContextManager[None]:
         return _errors(name)

@@ -9,13 +9,13 @@ events of one version of them, so a change of the columns begins a new file.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
 from penstock.errors import UsageError
-from penstock.event.model import ChangeEvent, TableSchema
+from penstock.event.model import ChangeEvent, Source, TableSchema
 from penstock.event.sharding import shard_of
 from penstock.io.files.names import NO_EVENT_TIME, event_hour, hour_folder, shard_name
 from penstock.io.staging.names import folder_name
@@ -55,10 +55,19 @@ class Layout:
     def table_of(self, event: ChangeEvent) -> str:
         """Return the name of the folder of a table, before characters are escaped."""
         if self.table is None:
-            source = event.source
-            # An event without a table, such as a message, goes into a folder with the name of its system.
-            return ".".join(part for part in (source.schema, source.table) if part) or source.system
+            return _table_folder(event.source)
         return self.table if isinstance(self.table, str) else self.table(event)
+
+    def folders_of(self, sources: Iterable[Source]) -> list[str]:
+        """Return the folders for events of tables, each once. Not for a `table` that is a function."""
+        if isinstance(self.table, str):
+            return [folder_name(self.table)]
+        return list(dict.fromkeys(folder_name(_table_folder(source)) for source in sources))
+
+
+def _table_folder(source: Source) -> str:
+    # An event without a table, such as a message, goes into a folder with the name of its system.
+    return source.qualified_table or source.system
 
 
 # Few buckets have many events, and escaping a name costs more than a look-up.

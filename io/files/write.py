@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
 
+from penstock.event.model import Source
 from penstock.io.files.json_lines import JsonLines, json_line
 from penstock.io.files.names import Key, bucket_name, event_hour, stable_hash
 from penstock.io.files.options import JsonLinesSinkOptions
 from penstock.io.staging.blocks import RecordRun
 from penstock.io.staging.collect import Place
+from penstock.io.staging.names import folder_name
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.staged_file import PublishedFile
 from penstock.io.staging.store import store_of
@@ -75,7 +77,11 @@ class WriteToJsonLines(JsonLinesSinkOptions, beam.PTransform):
             policy=self._policy,
             in_event_time_order=self.in_event_time_order,
             marks_complete=self.mark_complete,
+            folders=self._folders if isinstance(self.table, str) else None,
         )
+
+    def _folders(self, sources: Sequence[Source]) -> list[str]:
+        return [folder_name(str(self.table))]
 
     def display_data(self) -> dict[str, Any]:
         return {

@@ -40,6 +40,7 @@ class _WriteRows(WriteCheckedRows):
             format=format,
             policy=policy,
             marks_complete=options.mark_complete,
+            folders=None if callable(options.table) else self._layout.folders_of,
         )
         super().__init__(target, "Write", write)
 

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.compat import UTC
+from penstock.datasets import Dataset
 from penstock.errors import SeveralProblemsError
 from penstock.event.change_rows import change_rows
 from penstock.event.model import Source, TableSchema, Version
@@ -125,6 +126,10 @@ class IcebergTarget(EpochTableTarget):
     @property
     def pattern(self) -> str:
         return self.table
+
+    def _dataset(self, name: str) -> Dataset:
+        # OpenLineage names Iceberg tables by their location, which only the catalogue knows.
+        return Dataset(f"iceberg://{self.catalog}", name)
 
     def _errors(self, name: str) -> AbstractContextManager[None]:
         return _errors(f"the Iceberg table {name} of the catalogue {self.catalog}")

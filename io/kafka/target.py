@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.datasets import Dataset, host_and_port, names_of
+from penstock.event.model import Source
 from penstock.io.kafka.options import Guarantee, KafkaSinkOptions
 from penstock.io.staging.format import Format
 
@@ -32,6 +34,17 @@ class KafkaTarget:
     def name(self) -> str:
         """``Kafka at host:port``."""
         return f"Kafka at {self.bootstrap_servers}"
+
+    def datasets_written(self, sources: Sequence[Source]) -> list[Dataset]:
+        """See `penstock.datasets.WritesDatasets`."""
+        namespace = f"kafka://{host_and_port(self.bootstrap_servers, 9092)}"
+        if "{topic}" not in self.topic:
+            return [Dataset(namespace, name) for name in names_of(self.topic, sources)]
+        topic_of = getattr(self.format, "topic_of", None)
+        if topic_of is None:  # a function of a user, whose topics only its records show
+            return []
+        names = (names_of(self.topic.replace("{topic}", topic_of(each)), [each]) for each in sources)
+        return [Dataset(namespace, name) for (name,) in names]
 
     @property
     def transactional(self) -> bool:

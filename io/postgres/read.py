@@ -32,6 +32,7 @@ from uuid import uuid4
 
 from typing_extensions import Self
 
+from penstock.datasets import ReadTable, postgres_dataset
 from penstock.errors import (
     ChangeStreamError,
     SetupError,
@@ -39,6 +40,7 @@ from penstock.errors import (
     UnavailableError,
     UsageError,
 )
+from penstock.event.model import Source
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
@@ -394,6 +396,17 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
         """
         tables: list[SourceTable] = self._asked(lambda client: source_tables(self._stream, client.rows))
         return [table for table in tables if matches_table(self._settings.tables, table.schema, table.name)]
+
+    def tables_read(self) -> list[ReadTable]:
+        """Return the tables as datasets; see `penstock.datasets`. It asks and raises as `source_tables` does."""
+        database = self._stream.database
+        return [
+            ReadTable(
+                Source("postgresql", "", database, table.schema, table.name),
+                postgres_dataset(self.dsn, table.schema, table.name, table.columns, database=database),
+            )
+            for table in self.source_tables()
+        ]
 
     def capture_type(self) -> str:
         """Return FULL if every published table has the replica identity FULL, else DEFAULT. It asks the server.

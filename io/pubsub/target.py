@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from penstock.datasets import Dataset, names_of
+from penstock.event.model import Source
 from penstock.io.pubsub.options import PubSubSinkOptions
 from penstock.io.staging.format import Format
 
@@ -23,3 +26,7 @@ class PubSubTarget:
     def name(self) -> str:
         """``Pub/Sub topic projects/p/topics/t``."""
         return f"Pub/Sub topic projects/{self.project}/topics/{self.topic}"
+
+    def datasets_written(self, sources: Sequence[Source]) -> list[Dataset]:
+        """See `penstock.datasets.WritesDatasets`."""
+        return [Dataset("pubsub", f"topic:{self.project}:{name}") for name in names_of(self.topic, sources)]

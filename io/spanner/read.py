@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
+from penstock.datasets import ReadTable
 from penstock.errors import SetupError, UsageError
+from penstock.event.model import Source
 from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
 from penstock.io.change_streams.incremental.options import SnapshotOptions
@@ -33,6 +35,7 @@ from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.retention import retention
 from penstock.io.spanner import coder  # noqa: F401 - registers the coders of streams and records
+from penstock.io.spanner.datasets import spanner_dataset
 from penstock.io.spanner.filter import Selection
 from penstock.io.spanner.frontier import Frontier, abbreviate
 from penstock.io.spanner.incremental.chunk_reader import ChunkReader
@@ -328,6 +331,17 @@ class ReadFromSpannerChangeStream(SpannerStreamOptions, ReadFromChangeStream):
             plan.stream_options(lambda sql: client.query(sql, None), stream.change_stream)
         )
         return retention(stream.change_stream, kept / NANOS)
+
+    def tables_read(self) -> list[ReadTable]:
+        """Return the tables as datasets; see `penstock.datasets`. It asks and raises as `source_tables` does."""
+        at = self._stream
+        return [
+            ReadTable(
+                Source("spanner", f"{at.project}/{at.instance}", at.database, table.schema, table.name),
+                spanner_dataset(at.project, at.instance, at.database, str(table), table.columns),
+            )
+            for table in self.source_tables()
+        ]
 
     def capture_type(self) -> str:
         """Ask the service, from this process, which values the change stream sends, such as ``NEW_ROW``.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from penstock.datasets import Dataset, postgres_dataset
 from penstock.event.model import ChangeEvent, Source
 from penstock.event.schema_changes import Policy
 from penstock.io.sql.options import Mode, SqlSinkOptions
@@ -31,6 +33,11 @@ class SqlTarget:
         known = conninfo_to_dict(self.dsn)
         port = f":{known['port']}" if "port" in known else ""
         return f"PostgreSQL at {known.get('host', 'localhost')}{port}/{known.get('dbname', '')}"
+
+    def datasets_written(self, sources: Sequence[Source]) -> list[Dataset]:
+        """See `penstock.datasets.WritesDatasets`."""
+        tables = (self.table_of_source(each) for each in sources)
+        return [postgres_dataset(self.dsn, each.schema, each.table) for each in dict.fromkeys(tables)]
 
     def table_of(self, event: ChangeEvent) -> TableName:
         """Return the table to which an event is written."""

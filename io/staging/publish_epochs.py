@@ -12,9 +12,10 @@ from typing import Any
 import apache_beam as beam
 from typing_extensions import Self
 
+from penstock.datasets import Dataset, WritesDatasets
 from penstock.errors import UsageError
 from penstock.event.coder import encode_event
-from penstock.event.model import ChangeEvent
+from penstock.event.model import ChangeEvent, Source
 from penstock.io.staging import delivery_coders  # noqa: F401  registers the coders of the values between the steps
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.collect import CollectRecordsFn, in_global_window
@@ -96,6 +97,11 @@ class PublishEpochs(beam.PTransform):
     def preview(self) -> Preview:
         """The record or row that the sink writes for one event; see `penstock.io.staging.preview`."""
         return self._target.preview
+
+    def datasets_written(self, sources: Sequence[Source]) -> Sequence[Dataset]:
+        """Return the datasets for events of these tables; () if the target does not tell. See `penstock.datasets`."""
+        target: Any = self._target
+        return target.datasets_written(sources) if isinstance(target, WritesDatasets) else ()
 
     def check(self) -> None:
         """Check the target, and the place for staged batches if one is given; see `penstock.preflight`."""

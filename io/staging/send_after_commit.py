@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
 from typing_extensions import Self
 
+from penstock.datasets import Dataset, WritesDatasets
 from penstock.errors import UsageError
 from penstock.event.coder import encode_event
-from penstock.event.model import ChangeEvent
+from penstock.event.model import ChangeEvent, Source
 from penstock.event.sharding import shard_of
 from penstock.io.staging import delivery_coders  # noqa: F401  registers the coders of the values between the steps
 from penstock.io.staging.batch import EventBlocks
@@ -97,6 +99,12 @@ class SendAfterCommit(beam.PTransform):
     def preview(self) -> Preview:
         """The record or row that the sink writes for one event; see `penstock.io.staging.preview`."""
         return self._connector.preview
+
+    def datasets_written(self, sources: Sequence[Source]) -> Sequence[Dataset]:
+        """Return the datasets for events of these tables; () if the target does not tell. See `penstock.datasets`."""
+        target: Any = self._connector.target
+        selected = [each for each in sources if self._selection.has(each.schema, each.table)]
+        return target.datasets_written(selected) if isinstance(target, WritesDatasets) else ()
 
     def check(self) -> None:
         """Check the target, and the place for staged batches if one is given; see `penstock.preflight`."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import apache_beam as beam
 
+from penstock.datasets import Dataset
+from penstock.event.model import Source
 from penstock.io.staging.blocks import RecordRun
 from penstock.io.staging.collect import CollectRecordsFn, Place, WholeFiles, in_global_window
 from penstock.io.staging.file_stager import FileStager
+from penstock.io.staging.folder_datasets import folder_dataset
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.publish import PublishFilesFn
@@ -37,6 +40,8 @@ class WriteStagedFiles(beam.PTransform):
         policy: when a file rolls.
         in_event_time_order: see `RollFilesFn`.
         marks_complete: whether the output says until when it is complete; see `penstock.io.staging.complete_until`.
+        folders: returns the folders, below the output, for events of tables. If it is None, or no table is known, the
+            dataset is the output.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class WriteStagedFiles(beam.PTransform):
         policy: RollingPolicy,
         in_event_time_order: bool = False,
         marks_complete: bool = False,
+        folders: Callable[[Sequence[Source]], Sequence[str]] | None = None,
     ) -> None:
         super().__init__()
         self._store = store
@@ -60,6 +66,7 @@ class WriteStagedFiles(beam.PTransform):
         self._policy = policy
         self._in_event_time_order = in_event_time_order
         self._marks_complete = marks_complete
+        self._folders = folders
 
     def check(self) -> None:
         """Create the output if it is missing, and write a temporary file into it; see `penstock.preflight`.
@@ -68,6 +75,11 @@ class WriteStagedFiles(beam.PTransform):
             OutputError: the output cannot be created or written.
         """
         self._store.check_writable()
+
+    def datasets_written(self, sources: Sequence[Source]) -> Sequence[Dataset]:
+        """Return the folders for events of these tables; see `penstock.datasets`."""
+        folders = self._folders(sources) if self._folders else ()
+        return [folder_dataset(self._store.output, folder) for folder in folders or [""]]
 
     def expand(self, elements: beam.PCollection[Any]) -> beam.PCollection[PublishedFile]:
         self._store.check_location()

@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from typing_extensions import Self
 
+from penstock.datasets import Dataset, ReadTable, host_and_port
 from penstock.errors import UsageError
+from penstock.event.model import Source
 from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import in_range, named, period
 from penstock.io.change_streams.incremental.options import NEVER, WHEN_NEEDED, checked_snapshot
@@ -204,6 +206,15 @@ class ReadFromYdbChangefeed(YdbChangefeedOptions, ReadFromChangeStream):
         for limitation in found.limitations:
             _LOGGER.info("%s: %s", self._stream, limitation)
         return found
+
+    def tables_read(self) -> list[ReadTable]:
+        """Return the tables as datasets; see `penstock.datasets`. It asks and raises as `capture_type` does."""
+        # OpenLineage has no rule for YDB. The name is the path of the table, as for files.
+        at, namespace = self._stream, f"ydb://{host_and_port(self.endpoint, 2136)}"
+        found: Description = self.bounded_fn(self._settings).check(at)
+        columns = tuple(each.name for each in found.table.columns)
+        source = Source("ydb", database=at.database, table=at.table)
+        return [ReadTable(source, Dataset(namespace, at.table_path, columns))]
 
     def capture_type(self) -> str:
         """Return the mode of the changefeed. It asks the server; raises what `check` raises."""

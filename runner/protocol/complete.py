@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from penstock.runner.protocol.record import EpochState, WatermarkKey, WatermarkKind
 
-_END_US = 253_370_764_800_000_000
+END_US = 253_370_764_800_000_000
 """The year 9999. Beam's highest timestamp is later, and no commit time of a source is."""
 
 
@@ -37,5 +37,5 @@ def complete_until_us(state: EpochState) -> dict[str, int | None]:
         watermarks = state.observed_watermarks if step in waiting else state.watermarks
         until_us = watermarks.get(WatermarkKey.carried(step), 0)
         # Beam's lowest timestamp is far below 1970.
-        times[step] = until_us if 0 < until_us < _END_US else None
+        times[step] = until_us if 0 < until_us < END_US else None
     return times

@@ -190,6 +190,7 @@ NEEDS = {
     "penstock.io.bigtable.client": "bigtable",
     "penstock.io.postgres.client": "postgres",
     "penstock.io.ydb.client": "ydb",
+    "penstock.runner.openlineage.events": "openlineage",
 }
 """A module that needs an extra, and which."""
 
@@ -328,7 +329,7 @@ def test_the_direct_runner_works_with_our_options(installed: Mapping[str, str], 
 
 OF_EXTRAS = re.compile(
     r"google-cloud-.*|google-api.*|boto3|botocore|azure-.*|obstore|click|rich|ruamel.*|pydantic|pyspark|py4j|psycopg.*|ydb|"
-    r"confluent-kafka|deltalake|pyiceberg|opentelemetry-.*|prometheus-client|venv-pack2"
+    r"confluent-kafka|deltalake|pyiceberg|opentelemetry-.*|openlineage-.*|prometheus-client|venv-pack2"
 )
 """Distributions that only extras may bring."""
 

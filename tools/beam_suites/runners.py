@@ -35,11 +35,13 @@ class PySparkRunnerWithCheckpoints(PySparkRunner):
         super().__init__(spark)
         self._drained = drained
 
-    def run_proto(self, proto: api.Pipeline, options: PipelineOptions) -> PySparkPipelineResult:
+    def run_proto(
+        self, proto: api.Pipeline, options: PipelineOptions, datasets: Any = None
+    ) -> PySparkPipelineResult:
         settings = options.view_as(PySparkOptions)
         if (self._drained or _is_stream(proto, options)) and not settings.checkpoint_dir:
             settings.checkpoint_dir = str(Path(tempfile.mkdtemp(prefix="penstock-suites-")) / "checkpoint")
-        result = super().run_proto(proto, options)
+        result = super().run_proto(proto, options, datasets)
         started.append(result)
         if self._drained:
             result.drain()

@@ -41,7 +41,7 @@ from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Image, Op, Source, TableSchema
 from penstock.transforms.formats.converter import Converter, JsonConverter, encoding_of
 from penstock.transforms.formats.debezium_place import blocks_of, boundary_record
-from penstock.transforms.formats.debezium_table import DebeziumTable, Options
+from penstock.transforms.formats.debezium_table import DebeziumTable, Options, topic_of
 from penstock.transforms.formats.debezium_types import TypeModes
 from penstock.transforms.formats.formatted import Encoding, FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
@@ -131,6 +131,10 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
     def server(self) -> str:
         """The first part of topics and schema names."""
         return self._options.server
+
+    def topic_of(self, source: Source) -> str:
+        """Return the topic of the records of a table."""
+        return topic_of(source, self.server)
 
     @property
     def has_tombstones(self) -> bool:

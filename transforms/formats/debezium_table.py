@@ -54,11 +54,19 @@ class Options(msgspec.Struct, frozen=True):
     value_converter: Converter
 
 
+def topic_of(source: Source, server: str) -> str:
+    """Return the topic of a table."""
+    return ".".join(_UNSAFE_IN_TOPIC.sub("_", part) for part in _parts(source, server))
+
+
+def _parts(source: Source, server: str) -> list[str]:
+    # A system without schemas has two parts.
+    return [part for part in (server, source.schema, source.table) if part]
+
+
 def _names(source: Source, server: str, *, as_json: bool) -> tuple[str, str, str]:
     """Return the topic of a table, the name of its envelope's schema, and the prefix of its key's and row's schemas."""
-    # A system without schemas has two parts.
-    parts = [part for part in (server, source.schema, source.table) if part]
-    topic = ".".join(_UNSAFE_IN_TOPIC.sub("_", part) for part in parts)
+    parts, topic = _parts(source, server), topic_of(source, server)
     # Names in Avro and Protobuf allow fewer characters than names of Kafka's topics.
     name = topic if as_json else ".".join(_UNSAFE.sub("_", part) for part in parts)
     # Debezium's Spanner connector names keys and rows without the server.

@@ -105,8 +105,16 @@ class EventFormat(TableFormat["_Table"]):
             FormattedRecord(table.topic, key, table.encode_value(payload), event.timestamp, event.version)
         ]
 
+    def topic_of(self, source: Source) -> str:
+        """Return the topic of the records of a table."""
+        return ".".join(_parts(source, self._server))
+
     def _make_plan(self, source: Source, schema: TableSchema) -> _Table:
         return _Table(self._server, source, schema, self._converter, self._key_converter)
+
+
+def _parts(source: Source, server: str) -> list[str]:
+    return [part for part in (server, source.schema, source.table) if part]
 
 
 class _Table:
@@ -120,7 +128,7 @@ class _Table:
         converter: Converter,
         key_converter: Converter,
     ) -> None:
-        parts = [part for part in (server, source.schema, source.table) if part]
+        parts = _parts(source, server)
         self.topic = ".".join(parts)
         self.names = schema.names
         self.key_names = tuple(column.name for column in schema.key_columns)

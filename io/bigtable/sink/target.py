@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.datasets import Dataset
+from penstock.event.model import Source
+from penstock.io.bigtable.datasets import bigtable_dataset
 from penstock.io.bigtable.sink.options import BigtableSinkOptions
 from penstock.io.bigtable.source import Connection
 
@@ -26,3 +30,7 @@ class BigtableTarget:
     def name(self) -> str:
         """``Bigtable table projects/p/instances/i/tables/t``."""
         return f"Bigtable table {self.table_path}"
+
+    def datasets_written(self, sources: Sequence[Source]) -> list[Dataset]:
+        """See `penstock.datasets.WritesDatasets`."""
+        return [bigtable_dataset(self.project, self.instance, self.table)]

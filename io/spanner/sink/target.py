@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.datasets import Dataset
+from penstock.event.model import Source
+from penstock.io.spanner.datasets import spanner_dataset
 from penstock.io.spanner.sink.options import SpannerSinkOptions
 
 
@@ -22,3 +26,8 @@ class SpannerTarget:
     def name(self) -> str:
         """``Spanner database projects/p/instances/i/databases/d``."""
         return f"Spanner database projects/{self.project}/instances/{self.instance}/databases/{self.database}"
+
+    def datasets_written(self, sources: Sequence[Source]) -> list[Dataset]:
+        """See `penstock.datasets.WritesDatasets`."""
+        tables = dict.fromkeys(each.qualified_table for each in sources)
+        return [spanner_dataset(self.project, self.instance, self.database, table) for table in tables]

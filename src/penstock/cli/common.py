@@ -29,6 +29,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _METAVARS = {
     "checkpoint_dir": "FOLDER|URL",
     "master": "MASTER",
+    "openlineage": "JOB",
     "conf": "NAME=VALUE",
     "drop_state": "STEP",
     "accept_warnings": "NAME",

@@ -80,10 +80,11 @@ def run_preview(
 
 
 def on_this_machine(configuration: Configuration) -> Configuration:
-    """Return the configuration without a master that cannot reach a folder of this machine."""
-    master = str(configuration.runner.get("master", "local"))
-    runner = {name: value for name, value in configuration.runner.items() if name != "master"}
-    return configuration if master.startswith("local") else replace(configuration, runner=runner)
+    """Return the configuration without a master that cannot reach a folder of this machine, and without reports."""
+    local = str(configuration.runner.get("master", "local")).startswith("local")
+    left_out = {"openlineage"} if local else {"openlineage", "master"}
+    runner = {name: value for name, value in configuration.runner.items() if name not in left_out}
+    return replace(configuration, runner=runner)
 
 
 class PreviewObserver:

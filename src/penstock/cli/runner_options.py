@@ -85,6 +85,18 @@ RUNNER: Mapping[str, Parameter] = {
         minimum=0,
         help="Times that a failed epoch is repeated before the pipeline fails. Default: 3.",
     ),
+    "openlineage": Parameter(
+        help="Report each run to OpenLineage, as a run of the job with this name. Where events are sent is the "
+        "configuration of OpenLineage's own client, for example OPENLINEAGE_URL.",
+        example="orders-to-lake",
+        pattern=".+",
+        pattern_help="a name",
+    ),
+    "openlineage_seconds": Parameter(
+        type="number",
+        minimum=1,
+        help="The least seconds between two reports of a running pipeline. Default: 60.",
+    ),
 }
 
 _FLAGS = {"master": "spark_master", "conf": "spark_conf", "parallelism": "spark_parallelism"}

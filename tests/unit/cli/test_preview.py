@@ -8,9 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.commands import cli
-from penstock.cli.preview import MAX_SECONDS, PreviewObserver
+from penstock.cli.configuration import Configuration
+from penstock.cli.preview import MAX_SECONDS, PreviewObserver, on_this_machine
 from penstock.io.change_streams.metrics import CHANGES
 from penstock.telemetry.status import PipelineStatus
+from penstock.templates.template import templates
 
 BEGAN = 1_000.0
 
@@ -113,3 +115,12 @@ def test_limit_and_print_belong_together(options: list[str]) -> None:
     done = CliRunner().invoke(cli, ["run", "postgres-to-files", *options])
     assert done.exit_code == 2
     assert "--limit 10 --print shows ten changes and writes nothing" in done.output
+
+
+@pytest.mark.parametrize(
+    ("master", "left"), [("local[2]", {"master": "local[2]"}), ("spark://host:7077", {})]
+)
+def test_a_preview_runs_on_this_machine_and_reports_no_run(master: str, left: dict[str, str]) -> None:
+    runner = {"master": master, "openlineage": "orders", "epoch_seconds": 1.0}
+    configuration = Configuration(templates()["spanner-to-files"], {}, runner)
+    assert on_this_machine(configuration).runner == {**left, "epoch_seconds": 1.0}

@@ -65,3 +65,14 @@ def test_a_pipeline_resumes_once_its_checkpoint_has_an_epoch(tmp_path: Path) -> 
     assert not runner.resumes(given), "a take-over reads nothing"
     coordinator.commit(coordinator.begin(), record.state)
     assert runner.resumes(given)
+
+
+@pytest.mark.parametrize(
+    ("flag", "problem"),
+    [
+        ("--openlineage=", "--openlineage is empty: pass the name of the job, or leave the option out"),
+        ("--openlineage_seconds=0.5", "--openlineage_seconds=0.5 must be at least 1 and finite"),
+    ],
+)
+def test_reports_of_a_run_need_the_name_of_the_job_and_a_time_between_them(flag: str, problem: str) -> None:
+    assert list(problems(options(flag))) == [problem]
