@@ -19,7 +19,7 @@ from penstock.event.column_types import ColumnType, Kind
 from penstock.event.model import ChangeEvent, Column, Image, TableSchema
 from penstock.event.plain_types import event_metadata, plain_images, plain_schema
 from penstock.io.columnar.options import AvroCompression
-from penstock.io.columnar.parquet import events_of, schema_of_blocks
+from penstock.io.columnar.parquet import events_of, schema_of
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.preview import Written
 
@@ -79,7 +79,7 @@ class AvroRows:
 
         # Kept, because the schema of the file comes before the rows, and needs all of them.
         kept = list(blocks)
-        schema = schema_of_blocks(kept)
+        schema = schema_of(event for block in kept for event in events_of(block))
         rows = (avro_row(event, schema) for block in kept for event in events_of(block))
         buffer = io.BytesIO()
         # Avro's own name of no compression.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -35,11 +36,16 @@ class ParquetRows:
         """Yield the whole file in one part: its footer, which comes last, describes all of it."""
         from penstock.event.change_rows import change_row_schema, change_rows
 
-        kept = list(blocks)
-        # Parquet needs the whole schema before the first row group.
-        schema = schema_of_blocks(kept)
+        kept, schemas, groups = list(blocks), [], []
         # One row group per block bounds the memory that a reader needs.
-        groups = (change_rows(list(events_of(block)), schema) for block in kept)
+        for block in kept:
+            events = list(events_of(block))
+            schemas.append(schema_of(events))
+            groups.append(change_rows(events, schemas[-1]))
+        # Parquet needs the whole schema before the first row group. Nearly always all blocks have the same.
+        schema = functools.reduce(merged_schema, schemas, TableSchema(()))
+        if any(each != schema for each in schemas):
+            groups = [change_rows(list(events_of(block)), schema) for block in kept]
         yield parquet_file(groups, change_row_schema(schema), self.compression)
 
     def rows_of_event(self, event: ChangeEvent, table: str) -> list[Written]:
@@ -69,13 +75,13 @@ def events_of(block: RecordBlock) -> Iterator[ChangeEvent]:
     return (decode_event(record) for _, record in block.records())
 
 
-def schema_of_blocks(blocks: Iterable[RecordBlock]) -> TableSchema:
-    """Return the columns of all events in the blocks."""
-    schema = TableSchema(())
-    for block in blocks:
-        for event in events_of(block):
-            # Compared by identity: events of one table share the object, and comparing columns would cost more
-            # than the merge.
-            if event.schema is not schema:
-                schema = merged_schema(schema, event.schema)
+def schema_of(events: Iterable[ChangeEvent]) -> TableSchema:
+    """Return the columns of all events."""
+    schema = last = TableSchema(())
+    for event in events:
+        # Compared by identity: events of one table share the object, and comparing columns would cost more than the
+        # merge.
+        if event.schema is not last:
+            last = event.schema
+            schema = merged_schema(schema, last)
     return schema

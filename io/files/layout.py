@@ -44,13 +44,8 @@ class Layout:
     def __call__(self, event: ChangeEvent, event_us: int) -> str:
         # Days are counted from hours, so both use one function for the folder.
         hour = event_hour(event_us) if self.partition_by == "hour" else event_hour(event_us) // 24
-        return _bucket(
-            self.table_of(event),
-            partition_folder(hour, self.partition_by),
-            shard_name(shard_of(event, self.shards), self.shards),
-            # The digest is part of the bucket: a file has one schema.
-            columns_digest(event.schema),
-        )
+        shard = shard_of(event, self.shards)
+        return _bucket(self.table_of(event), event.schema, hour, self.partition_by, shard, self.shards)
 
     def table_of(self, event: ChangeEvent) -> str:
         """Return the name of the folder of a table, before characters are escaped."""
@@ -70,10 +65,12 @@ def _table_folder(source: Source) -> str:
     return source.qualified_table or source.system
 
 
-# Few buckets have many events, and escaping a name costs more than a look-up.
+# Few buckets have many events, and to make their name costs more than a look-up.
 @lru_cache(maxsize=4096)
-def _bucket(table: str, partition: str, shard: str, digest: str) -> str:
-    return f"{folder_name(table)}/{partition}{shard}-{digest}"
+def _bucket(table: str, schema: TableSchema, number: int, by: Partitions, shard: int, shards: int) -> str:
+    # The digest is part of the bucket: a file has one schema.
+    last = f"{shard_name(shard, shards)}-{columns_digest(schema)}"
+    return f"{folder_name(table)}/{partition_folder(number, by)}{last}"
 
 
 @lru_cache(maxsize=1024)

@@ -39,15 +39,14 @@ def json_rows(events: Sequence[ChangeEvent]) -> Any:
     """
     import pyarrow as pa
 
-    from penstock.event.change_rows import IMAGES, METADATA
-    from penstock.event.plain_types import event_metadata
+    from penstock.event.change_rows import IMAGES, metadata_array
 
     schema = json_schema()
     times = pa.array([event.timestamp // 1000 for event in events], pa.int64())
     columns = {
         "op": pa.array([str(event.op) for event in events], pa.string()),
         "timestamp": times.cast(schema.field("timestamp").type),
-        "metadata": pa.array([event_metadata(event) for event in events], METADATA),
+        "metadata": metadata_array(events),
     }
     for name in IMAGES:
         columns[name] = pa.array([_image(event, name) for event in events], pa.string())

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from penstock.event.arrow import arrow_array, arrow_type
 from penstock.event.model import ChangeEvent, Image, Source, TableSchema
-from penstock.event.plain_types import event_metadata, plain_images, plain_schema
+from penstock.event.plain_types import metadata_columns, plain_images, plain_schema
 
 _TEXT, _NUMBER, _FLAG = pa.string(), pa.int64(), pa.bool_()
 
@@ -111,8 +111,16 @@ def change_rows(events: Sequence[ChangeEvent], schema: TableSchema) -> pa.Table:
         if columns:
             images = [_plain(event)(getattr(event, name)) for event in events]
             arrays[name] = _struct(columns, images, source)
-    arrays["metadata"] = pa.array([event_metadata(event) for event in events], METADATA)
+    arrays["metadata"] = metadata_array(events)
     return pa.Table.from_arrays([arrays[name] for name in shape.names], schema=shape)
+
+
+def metadata_array(events: Sequence[ChangeEvent]) -> pa.Array:
+    """Return the column `metadata`."""
+    columns = metadata_columns(events)
+    # Columns, because pyarrow reads a dict for each event four times as slowly.
+    arrays = [pa.array(columns[field.name], field.type) for field in METADATA]
+    return pa.StructArray.from_arrays(arrays, fields=list(METADATA))
 
 
 def _plain(event: ChangeEvent) -> Callable[[Image | None], Image | None]:

@@ -19,7 +19,7 @@ read the files has them, and a rounded key could be another key.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -123,26 +123,34 @@ def plain_images(schema: TableSchema) -> Callable[[Image | None], Image | None]:
 
 def event_metadata(event: ChangeEvent) -> dict[str, Any]:
     """Return what a change row says of an event besides its operation, time and images."""
-    source, version, transaction, message = event.source, event.version, event.transaction, event.message
+    return {name: values[0] for name, values in metadata_columns([event]).items()}
+
+
+def metadata_columns(events: Sequence[ChangeEvent]) -> dict[str, list[Any]]:
+    """Return the same of many events, by the name of the field: a value for each event."""
+    sources = [event.source for event in events]
+    versions = [event.version for event in events]
+    transactions = [event.transaction for event in events]
+    messages = [event.message for event in events]
     return {
-        "system": source.system,
-        "server": source.server,
-        "database": source.database,
-        "schema": source.schema,
-        "table": source.table,
-        "stream": source.stream,
-        "version": encode_version(version),
-        "order": version.order,
-        "transaction": version.transaction,
-        "sequence": version.sequence,
-        "index": version.index,
-        "not_sent": list(event.unavailable),
-        "records_in_transaction": transaction and transaction.records,
-        "transaction_tag": transaction and transaction.tag,
-        "system_transaction": transaction and transaction.system,
-        "user": event.user,
-        "message_prefix": message and message.prefix,
-        "message": message and message.content,
+        "system": [each.system for each in sources],
+        "server": [each.server for each in sources],
+        "database": [each.database for each in sources],
+        "schema": [each.schema for each in sources],
+        "table": [each.table for each in sources],
+        "stream": [each.stream for each in sources],
+        "version": [encode_version(each) for each in versions],
+        "order": [each.order for each in versions],
+        "transaction": [each.transaction for each in versions],
+        "sequence": [each.sequence for each in versions],
+        "index": [each.index for each in versions],
+        "not_sent": [list(event.unavailable) for event in events],
+        "records_in_transaction": [each and each.records for each in transactions],
+        "transaction_tag": [each and each.tag for each in transactions],
+        "system_transaction": [each and each.system for each in transactions],
+        "user": [event.user for event in events],
+        "message_prefix": [each and each.prefix for each in messages],
+        "message": [each and each.content for each in messages],
     }
 
 
