@@ -23,8 +23,7 @@ from penstock.io.change_streams.undecodable import UNDECODABLE
 from penstock.io.staging.metrics import DEAD_LETTERS, NAMESPACE
 from penstock.io.staging.refused import REFUSED
 from penstock.measurement import Measurement
-from penstock.table_times import NAMESPACE_PREFIX as TABLES_PREFIX
-from penstock.telemetry.status import PipelineStatus
+from penstock.telemetry.status import PipelineStatus, newest_changes
 
 _STAGING = NAMESPACE.removeprefix(NAMESPACE_PREFIX)
 _GAUGES = frozenset((OPEN_PARTITIONS, WAITING_PARTITIONS, REFUSED_PARTITIONS, REFUSED_SECONDS))
@@ -119,11 +118,7 @@ class TableLags:
         self, committed_at: float | None, counters: Iterable[tuple[str, str, int]]
     ) -> list[Measurement]:
         """Return the measurements after a commit; the counters are those of `measure`."""
-        newest: dict[tuple[str, str], float] = {}
-        for namespace, table, time_ms in counters:
-            if namespace.startswith(TABLES_PREFIX):
-                key = (namespace.removeprefix(TABLES_PREFIX), table)
-                newest[key] = max(time_ms / 1000, newest.get(key, 0.0))
+        newest = newest_changes(counters)
         for key, time in newest.items():
             # What the first record has may be old: the driver that committed it ended some time ago.
             if committed_at is not None and self._started and time != self._newest.get(key):

@@ -22,6 +22,7 @@ from penstock.io.change_streams.metrics import (
     REFUSED_PARTITIONS,
     REFUSED_SECONDS,
 )
+from penstock.table_times import NAMESPACE_PREFIX as TABLES_PREFIX
 
 # Beam's end of time is later, and no commit time of a source is.
 _YEAR_9999_US = 253_370_764_800_000_000
@@ -62,7 +63,8 @@ class PipelineStatus:
     counts the committed epochs since the first start. `open` and `waiting` count partitions; they are None if no source
     has partitions. `counters` are counters and gauges. `slowest` is the partition that holds the watermark; None if no
     source tells it. `scans` are the tables whose snapshot is not finished. `complete` is by step that publishes until
-    when its target is complete; None: not known.
+    when its target is complete; None: not known. `newest_changes` is by table the commit time of
+    its newest change (see `penstock.table_times`).
     """
 
     at: float
@@ -76,6 +78,7 @@ class PipelineStatus:
     input_read: bool = False
     scans: tuple[Scan, ...] = ()
     complete: Mapping[str, float | None] = field(default_factory=dict)
+    newest_changes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def lag(self) -> float | None:
@@ -95,6 +98,7 @@ def pipeline_status(
 
     They are counters, and gauges of those names that are shown.
     """
+    counters = list(counters)
     # Several residuals of one source may name a partition that moves from one to the other, so count a union.
     partitions = list(filter(None, (_partitions(residual.restriction) for residual in progress.residuals)))
     readable, waiting = (pair[0] for pair in partitions), (pair[1] for pair in partitions)
@@ -113,7 +117,18 @@ def pipeline_status(
         input_read=progress.watermark_us is not None and progress.watermark_us >= _YEAR_9999_US,
         # Only the runner of Penstock reports these.
         complete={step: _seconds(us) for step, us in getattr(progress, "complete_us", {}).items()},
+        newest_changes={table: time for (_, table), time in sorted(newest_changes(counters).items())},
     )
+
+
+def newest_changes(counters: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], float]:
+    """Return the commit time of the newest change, in seconds, by (component of the source, table)."""
+    found: dict[tuple[str, str], float] = {}
+    for namespace, table, time_ms in counters:
+        if namespace.startswith(TABLES_PREFIX):
+            key = (namespace.removeprefix(TABLES_PREFIX), table)
+            found[key] = max(time_ms / 1000, found.get(key, 0.0))
+    return found
 
 
 def rate(before: PipelineStatus, now: PipelineStatus) -> float:
@@ -216,6 +231,7 @@ def as_fields(before: PipelineStatus, now: PipelineStatus) -> dict[str, Any]:
         "snapshot": _snapshot_fields(before, now),
         "watermark": "end" if now.input_read else _time(now.watermark),
         "complete_until": {step: _time(at) for step, at in now.complete.items()},
+        "newest_changes": {table: _time(at) for table, at in now.newest_changes.items()},
         "watermark_lag_seconds": None if now.lag is None else round(now.lag, 3),
         "open_partitions": now.open,
         "waiting_partitions": now.waiting,

@@ -51,6 +51,12 @@ def until_it_fails(driver: Epochs, seconds: float = 20) -> None:
     raise AssertionError("the read continues")
 
 
+def test_the_service_says_how_long_it_keeps_changes(table: Any) -> None:
+    (kept,) = table.reading().measure()
+    assert (kept.name, kept.labels) == ("penstock_retention_seconds", (("stream", table.id),))
+    assert kept.value == 86_400
+
+
 def test_start_and_end_are_inclusive_and_may_be_the_same_moment(table: Any) -> None:
     start = time.time_ns()
     put(table, b"a", b"b", b"c", b"d")

@@ -90,6 +90,15 @@ def test_a_changefeed_that_was_created_again_is_not_read_on(new_table: Any) -> N
         again.run(0.2)
 
 
+def test_ydb_says_how_long_it_keeps_changes(new_table: Any) -> None:
+    (kept,) = new_table().source().measure()
+    assert (kept.name, kept.value, kept.labels) == (
+        "penstock_retention_seconds",
+        86_400,
+        (("stream", "feed"),),
+    )
+
+
 def test_check_names_the_fix_of_what_is_missing(new_table: Any, service: YdbEmulator) -> None:
     table: Table = new_table()
     described = table.source().check()

@@ -107,6 +107,15 @@ def test_beams_lowest_watermark_is_shown_as_unknown_and_the_highest_as_the_end()
     assert as_fields(highest, highest)["watermark"] == "end"
 
 
+def test_the_newest_change_of_each_table_is_shown() -> None:
+    counters = [
+        ("penstock.tables.postgres", "public.orders", 998_500),
+        ("penstock.io.postgres", "records", 1),
+    ]
+    now = pipeline_status(1000.0, FakeProgress(), counters)
+    assert as_fields(now, now)["newest_changes"] == {"public.orders": "1970-01-01T00:16:38.500Z"}
+
+
 def test_times_until_which_targets_are_complete_are_shown_by_sink() -> None:
     times = {"Write": 998_000_000, "New": None}
     now = pipeline_status(1000.0, FakeProgress(complete_us=times), [])
@@ -156,6 +165,7 @@ def test_the_json_line_is_one_object_with_times_in_rfc_3339() -> None:
         "snapshot": None,
         "watermark": "1970-01-01T00:16:38.000Z",
         "complete_until": {},
+        "newest_changes": {},
         "watermark_lag_seconds": 2.0,
         "open_partitions": 3,
         "waiting_partitions": 1,
