@@ -92,7 +92,8 @@ class ReaderMetrics:
     def _note_tables(self, records: Sequence[Any]) -> None:
         """Note the newest commit time of each table; records of a table come in the order of their commits."""
         field, times = self.table_field, self._table_times
-        table = newest = None
+        table: Any = None
+        newest: Any = None
         for record in records:
             found = getattr(record, field, None)
             # By identity: neighbours mostly have one table, and its hash and its name cost more than the rest here.
