@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import apache_beam as beam
 
+from penstock.datasets import Dataset
 from penstock.errors import SeveralProblemsError, UsageError
+from penstock.event.model import Source
 from penstock.event.replica import encode_version
 from penstock.io.files import WriteToJsonLines
 from penstock.io.files.options import FileOptions
 from penstock.io.staging.dead_letter_limit import StopAtLimit
+from penstock.io.staging.folder_datasets import folder_dataset
+from penstock.io.staging.names import folder_name
 from penstock.pipelines.choices_check import (
     Findings,
     check_choices,
@@ -26,6 +31,7 @@ from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.event_steps import column_steps, row_steps, secret_key
 from penstock.pipelines.replay import NoRecords
 from penstock.pipelines.transaction_metadata import WithTransactionMetadata, metadata_format
+from penstock.tables import TableSelection
 from penstock.transforms import (
     Barriers,
     DeadLetters,
@@ -369,7 +375,8 @@ class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, options: EventOptions, files: FileOptions) -> None:
         super().__init__()
-        self._preview = options.preview
+        self._preview, self._output = options.preview, files.output
+        self._selection = TableSelection(tuple(options.tables), tuple(options.without_tables))
         divided = bool(options.barrier_seconds)
         self._write = WriteToJsonLines(
             files.output,
@@ -381,6 +388,12 @@ class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
             roll_seconds=files.roll_seconds,
             mark_complete=files.mark_complete,
         )
+
+    def datasets_written(self, sources: Sequence[Source]) -> list[Dataset]:
+        """Return the folder of each table, and the output if no table is known; see `penstock.datasets`."""
+        selected = [each for each in sources if self._selection.has(each.schema, each.table)]
+        folders = dict.fromkeys(folder_name(each.qualified_table) for each in selected)
+        return [folder_dataset(os.fspath(self._output), folder) for folder in folders or [""]]
 
     def expand(self, lines: beam.PCollection[Line]) -> Any:
         """Return the published files."""

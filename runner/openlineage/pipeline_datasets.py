@@ -83,9 +83,19 @@ class _Visitor(PipelineVisitor):
         transform = transform_node.transform
         if isinstance(transform, ReadsTables):
             self.readers.append(transform)
-        if isinstance(transform, WritesDatasets):
+        # The outermost transform tells: it knows more than the steps in it.
+        if isinstance(transform, WritesDatasets) and not _writes(transform_node.parent):
             readers = {id(each): each for each in _readers_before(transform_node)}
             self.writers.append(_Writer(transform_node.full_label, transform, tuple(readers.values())))
+
+
+def _writes(node: AppliedPTransform | None) -> bool:
+    """Return whether a transform, or one around it, tells what it writes."""
+    while node is not None:
+        if isinstance(node.transform, WritesDatasets):
+            return True
+        node = node.parent
+    return False
 
 
 def _readers_before(node: AppliedPTransform) -> Iterator[ReadsTables]:

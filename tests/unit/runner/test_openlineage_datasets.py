@@ -19,6 +19,7 @@ from penstock.io.sql import WriteToSql
 from penstock.io.staging.folder_datasets import folder_dataset
 from penstock.io.ydb import ReadFromYdbChangefeed
 from penstock.pipelines.sinks import SINKS
+from penstock.pipelines.source_to_sink import build
 from penstock.runner.openlineage.pipeline_datasets import Datasets, PipelineDatasets
 from penstock.tables import SourceTable, TableSelection
 from penstock.transforms.formats.debezium import DebeziumFormat
@@ -149,6 +150,36 @@ def test_a_sink_writes_only_the_tables_that_reach_it() -> None:
         ("OneOut", "/one/sales.orders"),
         ("TwoOut", "/two/items"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("sink", "given", "expected"),
+    [
+        ("files", {"output": "/out"}, ["/out/sales.orders", "/out/people"]),
+        ("files", {"output": "/out", "format": "debezium"}, ["/out/sales.orders", "/out/people"]),
+        (
+            "files",
+            {"output": "/out", "without_tables": ["people"], "format": "debezium"},
+            ["/out/sales.orders"],
+        ),
+        ("kafka", {"bootstrap_servers": "broker", "without_tables": ["people"]}, ["d.sales.orders"]),
+        (
+            "delta",
+            {"uri": "/lake/{table}", "dead_letters": "/letters"},
+            ["/lake/orders", "/lake/people", "/letters/dead-letters"],
+        ),
+    ],
+)
+def test_a_template_writes_the_tables_of_its_source(
+    sink: str, given: dict[str, Any], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [SourceTable("sales", "orders", ("id",)), SourceTable("", "people", ("id",))]
+    monkeypatch.setattr(ReadFromSpannerChangeStream, "source_tables", lambda self: tables)
+    pipeline = beam.Pipeline()
+    build(pipeline, "spanner", sink, {**SPANNER, **given})
+    found = PipelineDatasets.of(pipeline).ask()
+    assert [each.name for each in found.inputs] == ["d.sales.orders", "d.people"]
+    assert sorted(each.name for _, each in found.outputs) == sorted(expected)
 
 
 def test_tables_that_a_sink_leaves_out_are_no_outputs() -> None:
