@@ -64,7 +64,7 @@ class _LastEpoch:
 
     Tasks of the next epoch get the `nonces` of its tasks, so that workers run the bundle finalizers
     of bundles that were committed. `unfinalized` are the nonces of tasks that have such finalizers. `owners` is by
-    input of the epoch the process that has read it, or "" if nothing of it remains to be read.
+    input of the epoch the process that has run it, or "" if it has neither read nor published.
     """
 
     number: int = 0
@@ -75,16 +75,17 @@ class _LastEpoch:
     owners: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, attempt: Attempt, reports: Sequence[TaskReport]) -> _LastEpoch:
+    def of(cls, epoch: EpochInput, reports: Sequence[TaskReport]) -> _LastEpoch:
         """Return what the driver remembers of an epoch whose tasks all succeeded."""
         return cls(
-            number=attempt.epoch,
-            job=attempt.job,
+            number=epoch.attempt.epoch,
+            job=epoch.attempt.job,
             nonces=frozenset(report.nonce for report in reports),
             unfinalized=frozenset(report.nonce for report in reports if report.has_finalizers),
             metrics=tuple(info for report in reports for info in report.metrics),
             owners=tuple(
-                report.process if report.residuals else ""
+                # It has the streams of its reads, or the connections to the targets of its publications.
+                report.process if report.residuals or epoch.inputs[report.input_index].publications else ""
                 for report in sorted(reports, key=lambda report: report.input_index)
                 if report.level == 0
             ),
@@ -297,7 +298,7 @@ class Driver:
             is_behind=any(report.is_behind for report in reports),
         )
         self._costs.tasks_succeeded(reports)
-        self._last = _LastEpoch.of(attempt, reports)
+        self._last = _LastEpoch.of(epoch, reports)
         if late := sum(report.dropped for report in reports):
             logger.warning(
                 "dropped %d elements that arrived after their window%s", late, label and f" ({label})"

@@ -57,7 +57,7 @@ class EpochInputs:
     ) -> EpochInput:
         """Return the input of a try of the epoch that follows `state`: it reads `due`, and `waiting` is kept.
 
-        `owners` is by input the process that has read it in the last epoch. `pacing` and `max_records` limit
+        `owners` is by input the process that has run it in the last epoch. `pacing` and `max_records` limit
         each task in this epoch; None is the limit of all epochs.
         """
         limits = replace(self._limits, quiet_seconds=quiet_seconds)
@@ -91,12 +91,14 @@ class EpochInputs:
         # Deal the residuals out in turn: residuals of one source are neighbours in the record, and should be read by
         # different tasks.
         share = slice(partition, None, self.partitions)
+        # From the other end: a task publishes before it reads, so with one of each they run side by side.
+        other_share = slice(self.partitions - 1 - partition, None, self.partitions)
         # An Impulse and an event of a TestStream must run once, so only the task of partition 0 gets them.
         first = partition == 0
         return TaskInput(
             impulses=pending_impulses(state, self._plan) if first else (),
             residuals=tuple(due[share]),
-            publications=tuple(state.publications[share]),
+            publications=tuple(state.publications[other_share]),
             test_stream=(TestStreamBlock(event.step, event.block),) if event and event.step and first else (),
         )
 

@@ -96,8 +96,8 @@ class EpochInput:
 
     - `attempt`: the driver's try of the epoch. Each task attempt replaces the nonce by its own.
     - `inputs`: one per partition.
-    - `owners`: by input, the process that holds its open streams (`TaskReport.process` of the last epoch); "" if none
-      does. Empty if no input has an owner.
+    - `owners`: by input, the process that holds its open streams or connections (`TaskReport.process` of the last
+      epoch); "" if none does. Empty if no input has an owner.
     - `watermarks`: of the last record.
     - `state`: by the name of the stateful step.
     - `waiting_residuals_us`: by step, the lowest watermark of its residuals that are not yet due. They are in none

@@ -191,6 +191,17 @@ def test_an_epoch_knows_which_processes_have_the_streams_of_its_inputs(plan: Pla
     assert [epoch.owners for epoch in engine.ran] == [(), ("", "B")], "nothing of input 0 remains to be read"
 
 
+def test_a_task_that_publishes_is_not_the_one_that_reads(plan: Plan) -> None:
+    engine = _NoTasks(
+        TaskReport("a", process="A", input_index=0, residuals=[ResidualReport("Read", "1.0", b"", 0, 0)]),
+        TaskReport("b", process="B", input_index=1),
+    )
+    _limits_of_three_epochs(plan, engine, Publication("Send", b""))
+    inputs = engine.ran[1].inputs
+    assert [(len(each.residuals), len(each.publications)) for each in inputs] == [(1, 0), (0, 1)]
+    assert engine.ran[2].owners == ("A", "B"), "the connection to the target stays in its process"
+
+
 @pytest.mark.parametrize("indices", [(0, 0), (1, 1)])
 def test_tasks_that_ran_one_input_twice_void_the_epoch(indices: tuple[int, int]) -> None:
     frames = [
