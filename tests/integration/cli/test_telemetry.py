@@ -76,6 +76,8 @@ def test_prometheus_and_opentelemetry_get_each_commit_under_the_names_of_the_das
         program.until(lambda: len(published(out)) >= 50)
         # What was published counts in the commit after it.
         program.until(lambda: scraped(port).get("penstock_published_files_total.staging", 0) > 0)
+        # The orders may be in several epochs, and files may be there before their commit is exported.
+        program.until(lambda: scraped(port).get("penstock_changes_total.spanner", 0) >= 50)
         program.until(lambda: "penstock_retention_seconds.OrdersStream" in scraped(port))
         samples = scraped(port)
         assert program.interrupt(signal.SIGINT) == 130, program.output
