@@ -157,14 +157,20 @@ class Prefetcher:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the query of a partition asks for time that has passed."""
+        """Whether the query of a partition asks for time that passed more than a second ago."""
+        late = self._clock() - _LATE
         with self._changed:
-            return any(map(self._is_behind, self._state.partitions.values()))
+            # Not any query that asks for the past: with many partitions one has just begun at nearly any time.
+            return any(
+                partition.position.timestamp < late and self._is_behind(partition)
+                for partition in self._state.partitions.values()
+            )
 
     @property
     def may_stop(self) -> bool:
         """Whether no partition is behind: `park` would drop its query, and the next bundle would ask again."""
-        return not self.is_behind
+        with self._changed:
+            return not any(map(self._is_behind, self._state.partitions.values()))
 
     def uncounted(self) -> Traffic:
         """Return the queries that were started and lost since the last call, and the bytes that were received."""

@@ -224,6 +224,24 @@ def test_a_partition_that_is_behind_is_dropped_when_the_bundle_ends() -> None:
     prefetcher.close()
 
 
+@pytest.mark.parametrize(("age_seconds", "is_behind"), [(60, True), (0, False)])
+def test_a_partition_that_has_just_begun_is_not_a_backlog(
+    pool: Make, age_seconds: int, is_behind: bool
+) -> None:
+    """With many partitions one has just begun at nearly any time, and epochs would always be long."""
+
+    def answers_late(token: str, begin: int, end: int) -> Iterator[Any]:
+        time.sleep(0.3)
+        yield heartbeat(end)
+
+    kept, _ = pool(answers_late)
+    at = {"p": Position(time.time_ns() - age_seconds * 1_000 * MILLI)}
+    with kept.prefetching(Frontier(at, {})) as prefetcher:
+        prefetcher.serve(Frontier(at, {}))
+        assert prefetcher.is_behind is is_behind
+        assert not prefetcher.may_stop
+
+
 def test_an_error_in_the_bundle_ends_its_threads(pool: Make) -> None:
     at = {"p": Position(time.time_ns())}
     kept, _ = pool(beats)
