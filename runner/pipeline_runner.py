@@ -23,6 +23,7 @@ from apache_beam.runners.pipeline_utils import group_by_key_input_visitor
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms import environments
 
+from penstock.compat import StrEnum
 from penstock.errors import UsageError
 from penstock.runner.driver.compatibility import check_compatibility, state_for_plan
 from penstock.runner.driver.other_driver import (
@@ -57,6 +58,17 @@ logger = logging.getLogger(__name__)
 
 _INTERACTIVE_CACHE = "WriteCache_"
 """Part of the names of the transforms that Beam's interactive runner adds (`caching/reify.py`, read in Beam 2.77)."""
+
+
+class Start(StrEnum):
+    """What the start of a pipeline does."""
+
+    BEGINS = "begins"
+    CONTINUES = "continues"
+    READS_ON = "reads on"
+    """It has read to its end, and the end was moved or removed since."""
+    HAS_ENDED = "has ended"
+    """It has read to its end, so a start reads nothing."""
 
 
 class PySparkRunner(PipelineRunner):
@@ -121,10 +133,10 @@ class PySparkRunner(PipelineRunner):
         record = open_checkpoint(settings).last_record()
         return record is not None and record.epochs > 0
 
-    def check(self, pipeline: beam.Pipeline) -> None:
+    def check(self, pipeline: beam.Pipeline) -> Start:
         """Check what does not need Spark: the options, and whether the checkpoint fits. Nothing is created.
 
-        Another driver may run the pipeline at the same time.
+        Returns what a start would do. Another driver may run the pipeline at the same time.
 
         Raises:
             UsageError: options have bad values; all are named.
@@ -140,7 +152,8 @@ class PySparkRunner(PipelineRunner):
         elif folder:
             proto = self._proto_of(pipeline, options)
             plan = _plan(proto, settings, options)
-            _check_fit(open_checkpoint(settings), plan, settings, _described(proto, options))
+            return _check_fit(open_checkpoint(settings), plan, settings, _described(proto, options))[1]
+        return Start.BEGINS
 
     def run_proto(
         self, proto: api.Pipeline, options: PipelineOptions, datasets: PipelineDatasets | None = None
@@ -238,7 +251,7 @@ def _compatible_checkpoint(plan: Plan, settings: PySparkOptions, described: Pipe
     if not settings.checkpoint_dir:
         return None
     checkpoint = open_checkpoint(settings)
-    last = _check_fit(checkpoint, plan, settings, described)
+    last, _ = _check_fit(checkpoint, plan, settings, described)
     if not settings.take_over:
         refuse_while_another_runs(checkpoint, last)
     return checkpoint
@@ -246,8 +259,8 @@ def _compatible_checkpoint(plan: Plan, settings: PySparkOptions, described: Pipe
 
 def _check_fit(
     checkpoint: Checkpoint, plan: Plan, settings: PySparkOptions, described: Pipeline
-) -> CommitRecord | None:
-    """Return the last record, after the check that the pipeline can continue from it."""
+) -> tuple[CommitRecord | None, Start]:
+    """Return the last record and what a start does, after the check that the pipeline can continue from it."""
     last, context = checkpoint.last_record(), PlanContext(plan)
     dropped = settings.drop_state or ()
     try:
@@ -256,10 +269,13 @@ def _check_fit(
         refuse_another_pipeline(checkpoint, last, described, error)
         raise
     warn_of_another_pipeline(checkpoint, last, described)
-    if last is not None:
-        # Called only for its errors, before anything runs. The job calls it again after the take-over.
-        read_on(state_for_plan(last.state, plan, dropped), plan, Residuals(context))
-    return last
+    if last is None:
+        return None, Start.BEGINS
+    # Before anything runs, because it may refuse the pipeline. The job calls it again after the take-over.
+    further = read_on(state_for_plan(last.state, plan, dropped), plan, Residuals(context))
+    if last.state.done:
+        return last, Start.HAS_ENDED if further is None else Start.READS_ON
+    return last, Start.CONTINUES if last.epochs else Start.BEGINS
 
 
 def _run_method(job: Job, plan: Plan, checkpoint: Checkpoint | None) -> Callable[[], str]:

@@ -58,10 +58,11 @@ def play(
     process: Process | None = None,
     last: Mapping[str, Any] | None = None,
     age: float = 0.0,
+    name: str = "spanner-to-files",
 ) -> Checkpoint:
     """Commit some records, a second apart and the last one `age` seconds ago, with a watermark `lag` seconds behind.
 
-    `last` replaces fields of the last state.
+    `last` replaces fields of the last state. `name` is the name of the pipeline.
     """
     checkpoint = Checkpoint.open(str(folder))
     now = [time.time() - age - COMMITS]
@@ -74,7 +75,7 @@ def play(
             committed = replace(committed, **last or {})
         coordinator.commit(coordinator.begin(), committed)
     notes = DriverNotes(checkpoint)
-    pipeline = Pipeline("spanner-to-files", ("change stream OrdersStream",))
+    pipeline = Pipeline(name, ("change stream OrdersStream",))
     notes.note_start(coordinator.record.generation, Started(process or Process.current(), pipeline))
     if ended is not None:
         notes.note_end(coordinator.record.generation, ended)

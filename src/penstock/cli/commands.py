@@ -17,14 +17,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
 from penstock import __version__
-from penstock.cli import flex, graph, jobs
+from penstock.cli import flex, jobs
+from penstock.cli.checks import ask_services, try_to_build
 from penstock.cli.common import (
     build,
     complete_template,
@@ -32,7 +32,6 @@ from penstock.cli.common import (
     progress_options,
     refuse,
     words_of,
-    write_file,
 )
 from penstock.cli.configuration import Configuration, ConfigurationError
 from penstock.cli.dead_letters import dead_letters
@@ -41,6 +40,7 @@ from penstock.cli.emulator import emulator
 from penstock.cli.inputs import Problem, from_flags
 from penstock.cli.json_schema import json_schema as job_schema
 from penstock.cli.package import package
+from penstock.cli.plan import plan
 from penstock.cli.preview import run_preview
 from penstock.cli.quickstart import quickstart
 from penstock.cli.redaction import redacted, resume_command, secret_names, shown_value
@@ -50,7 +50,7 @@ from penstock.cli.snapshot import snapshot
 from penstock.cli.span import Span
 from penstock.cli.ui import ui
 from penstock.cli.wait import wait
-from penstock.errors import SeveralProblemsError, UsageError
+from penstock.errors import UsageError
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
 from penstock.suggestions import did_you_mean
@@ -146,69 +146,6 @@ def init(name: str, sets: Sequence[str], checkpoint_dir: str | None, file: Path 
 
 
 @cli.command()
-@configuration_options
-@click.option("--depth", default=2, show_default=True, help="How far composite steps are opened.")
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture of the graph.")
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
-@click.option("--online", is_flag=True, help="Also ask the services, and show their warnings.")
-def plan(
-    name_or_file: str,
-    sets: Sequence[str],
-    depth: int,
-    svg: Path | None,
-    json_: bool,
-    online: bool,
-    **flags: Any,
-) -> None:
-    """Show what `run` would do, and start nothing.
-
-    Prints the steps, the guarantees, and every value. Secrets are hidden.
-    """
-    try:
-        configuration = resolve(name_or_file, sets, flags, os.environ)
-        pipeline = _try_to_build(configuration, to_run=online)
-        warnings = _ask_services(configuration, pipeline, json_) if online else []
-        steps = graph.graph_of(pipeline, depth)
-    except ConfigurationError as error:
-        refuse(error)
-    if svg:
-        write_file(svg, graph.as_svg(steps))
-    guarantees = [*configuration.template.guarantees, *_refused_changes(configuration)]
-    if json_:
-        shown = {
-            "steps": steps.steps,
-            "edges": steps.edges,
-            "guarantees": guarantees,
-            **({"warnings": warnings} if online else {}),
-            **redacted(configuration),
-        }
-        click.echo(json.dumps(shown, indent=2))
-        return
-    click.echo(f"{configuration.template.name}: {configuration.template.summary}\n\nSteps")
-    click.echo(indent(graph.as_text(steps), "  "))
-    click.echo("\nGuarantees\n" + "\n".join(f"  - {each}" for each in guarantees))
-    if warnings:
-        click.echo("\nWarnings\n" + "\n".join(f"  - {each}" for each in warnings))
-    for section, values in redacted(configuration).items():
-        click.echo(f"\n{section.capitalize()}")
-        for name, value in values.items():
-            click.echo(f"  {name}: {shown_value(value)}")
-
-
-def _refused_changes(configuration: Configuration) -> list[str]:
-    """Return what happens to changes that the pipeline cannot process, if its template has an error output."""
-    if "dead_letters" not in configuration.template.parameters:
-        return []
-    folder = configuration.parameters.get("dead_letters")
-    refused = "A change that cannot be decoded, converted or formatted"
-    if folder is None:
-        return [
-            f"{refused} stops the pipeline before anything after it is published; dead_letters= lets it pass."
-        ]
-    return [f"{refused} is written to {folder}, exactly once; later changes of its row are not held back."]
-
-
-@cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script of a shell.
@@ -231,8 +168,8 @@ def validate(name_or_file: str, sets: Sequence[str], json_: bool, online: bool, 
     """
     try:
         configuration = resolve(name_or_file, sets, flags, os.environ)
-        pipeline = _try_to_build(configuration, to_run=online)
-        warnings = _ask_services(configuration, pipeline, json_) if online else []
+        pipeline = try_to_build(configuration, to_run=online)
+        warnings = ask_services(configuration, pipeline, json_) if online else []
     except ConfigurationError as error:
         if not json_:
             refuse(error)
@@ -338,6 +275,7 @@ for _command in (
     jobs.drain,
     jobs.status,
     jobs.checkpoints,
+    plan,
     dead_letters,
     snapshot,
     package,
@@ -355,43 +293,6 @@ def start(configuration: Configuration, **more: Any) -> Any:
     pipeline = build(configuration, **more)
     trace("built the pipeline")
     return pipeline
-
-
-def _ask_services(configuration: Configuration, pipeline: Any, json_: bool) -> list[str]:
-    """Let every transform ask its service, as `run` does before it starts, and return the warnings.
-
-    Exit if a service refuses.
-    """
-    from penstock.preflight import preflight
-
-    try:
-        return list(map(words_of(configuration), preflight(pipeline)))
-    except Exception as error:
-        words = words_of(configuration)
-        text = words(str(error) or type(error).__name__)
-        if not json_:
-            click.echo(f"Error: not ready: {text}", err=True)
-        else:
-            texts, statements = [text], {}
-            if isinstance(error, SeveralProblemsError):
-                texts, statements = list(map(words, error.problems)), {"statements": error.statements}
-            problems = [{"where": configuration.template.name, "problem": each} for each in texts]
-            click.echo(json.dumps({"valid": False, "problems": problems, **statements}, indent=2))
-        sys.exit(ExitCode.PREFLIGHT)
-
-
-def _try_to_build(configuration: Configuration, *, to_run: bool) -> Any:
-    """Return the pipeline: some values are refused only by its transforms, such as an end before the start.
-
-    Raises:
-        ConfigurationError: a transform refused a value.
-    """
-    ignore_import_warnings()
-    try:
-        return build(configuration, to_run=to_run)
-    except Exception as error:  # `run` would not start either, whatever the error
-        text = words_of(configuration)(str(error) or type(error).__name__)
-        raise ConfigurationError([Problem(configuration.template.name, text)]) from error
 
 
 def _template(name: str) -> Template:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from penstock.cli.configuration import Configuration, ConfigurationError, runner_flag
@@ -37,7 +38,15 @@ _METAVARS = {
 
 
 def configuration_options(command: Command) -> Command:
-    """Add the argument NAME|JOB.YAML, `--set`, and a flag for each option of the runner."""
+    """Add the argument NAME|JOB.YAML, and the options of `value_options`."""
+    argument = click.argument(
+        "name_or_file", metavar="NAME|JOB.YAML", shell_complete=complete_template_or_file
+    )
+    return argument(value_options(command))
+
+
+def value_options(command: Command) -> Command:
+    """Add `--set`, and a flag for each option of the runner."""
     for name, parameter in reversed(list(RUNNER.items())):  # click lists the option that was added last first
         if parameter.type == "boolean":
             # The default must be None: otherwise an absent flag would look like an explicit false and win over the job
@@ -56,10 +65,7 @@ def configuration_options(command: Command) -> Command:
         metavar="NAME=VALUE",
         help="Set a parameter of the template. Repeat it for a list; commas do not separate values.",
     )
-    argument = click.argument(
-        "name_or_file", metavar="NAME|JOB.YAML", shell_complete=_complete_template_or_file
-    )
-    return argument(sets(command))
+    return sets(command)
 
 
 def complete_template(
@@ -76,7 +82,7 @@ def complete_file(
     return [CompletionItem(incomplete, type="file")]
 
 
-def _complete_template_or_file(
+def complete_template_or_file(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     # The shell can complete a file only if it gets nothing else to offer.
@@ -87,6 +93,20 @@ def _complete_template_or_file(
         if path.suffix in JOB_SUFFIXES and path.name.startswith(incomplete)
     ]
     return templates_found + jobs or complete_file(context, parameter, incomplete)
+
+
+def refuse_options_of_one_job(*allowed: str) -> None:
+    """Refuse a command for several jobs with options that are for one job; `allowed` are the names of the others."""
+    context = click.get_current_context()
+    given = [
+        each.opts[0]
+        for each in context.command.params
+        if isinstance(each, click.Option)
+        and each.name not in allowed
+        and context.get_parameter_source(str(each.name)) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        refuse(f"{', '.join(given)}: only for one job. Give one job file, or leave the option out")
 
 
 def progress_options(command: Command) -> Command:
@@ -125,11 +145,14 @@ def checkpoint_of(job: str) -> str:
         return job
     try:
         with Path(job).open(encoding="utf-8") as file:
-            found = read_job(file.read(MAX_JOB_CHARACTERS + 1), job).runner.get("checkpoint_dir")
+            content = read_job(file.read(MAX_JOB_CHARACTERS + 1), job)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise UsageError(f"{job} cannot be read: {reason}") from None
+    found = content.runner.get("checkpoint_dir")
     folder = found.texts[0] if found else os.environ.get("PENSTOCK_CHECKPOINT_DIR")
+    if not folder and content.problems:
+        raise UsageError("; ".join(map(str, content.problems)))
     if not folder:
         raise UsageError(f"{job} names no checkpoint_dir: pass the checkpoint folder instead of the job file")
     try:

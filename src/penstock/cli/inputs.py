@@ -14,6 +14,7 @@ and every problem has a line. This module is pure: its functions get the environ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -36,6 +37,9 @@ MAX_NESTING = 8
 """Deepest accepted nesting. A correct job file has three levels: the file, a section, a list of values."""
 MAX_NAMES = 200
 """Most names in one section. Each unknown name costs a search for similar names and a long message."""
+
+_TEMPLATE_FIRST = re.compile(r"""(^|\A\s*\{\s*)["']?template["']?\s*:""", re.MULTILINE)
+"""The name `template` at the beginning of a line, or of a JSON object."""
 
 _NULL = "tag:yaml.org,2002:null"
 
@@ -105,6 +109,15 @@ def _in_words(problem: str) -> str:
 def read_job(text: str, file: str) -> Job:
     """Return the content of a job file and all problems of its form; messages call the file `file`."""
     return _JobReader(file).read(text)
+
+
+def is_meant_as_job(text: str) -> bool:
+    """Return whether the text of a file is a job file, maybe with mistakes: it has `template` at its top level.
+
+    A folder of job files may have other YAML and JSON, which is no job that cannot be read. A text that is not YAML has
+    no top level: of it, a line that begins with the name is enough, so that a typing error does not hide a job.
+    """
+    return bool(_TEMPLATE_FIRST.search(text)) or read_job(text, "").template is not None
 
 
 class _JobReader:

@@ -14,18 +14,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.cli.common import build, checkpoint_of, configuration_of, is_job_file
+from penstock.cli.common import build, checkpoint_of, configuration_of
 from penstock.cli.configuration import Configuration
 from penstock.cli.dead_letters import checked_letter, group_of
-from penstock.cli.inputs import MAX_JOB_CHARACTERS, read_job
+from penstock.cli.job_places import jobs_below
 from penstock.cli.redaction import redacted, shown_value
 from penstock.cli.runner_options import RUNNER_PACKAGE
-from penstock.errors import UsageError
 from penstock.failures import describe_failure
 from penstock.io.change_streams.undecodable import UNDECODABLE
 from penstock.io.staging.refused import REFUSED
 from penstock.launch.commit_exporter import committed_counters
-from penstock.object_stores.location import display_name, is_url, locate, shown_url
+from penstock.object_stores.location import locate, shown_url
 from penstock.pipelines.published_folder import NoFolderError, PublishedFolder
 from penstock.pipelines.replays import ReplayFolder
 from penstock.telemetry.lineage import PartitionSpan, partition_spans
@@ -255,61 +254,34 @@ class WatchedJobs:
         return None if job is None else _look(job, whole=True)
 
     def _find(self) -> tuple[list[WatchedJob], list[JobView]]:
-        """Return the jobs below all places, each checkpoint once, and what cannot be read."""
+        """Return the jobs below all places, each job file and each other checkpoint once, and what cannot be read."""
         jobs: dict[str, WatchedJob] = {}
+        folders: list[str] = []
         problems = []
         for place in self._places:
             try:
-                files, checkpoints = _below(place)
+                files, checkpoints = jobs_below(place)
             except Exception as error:
                 problems.append(_unreadable(place, "", error))
                 continue
             for file in files:
                 try:
-                    # First, because a job file says more than the checkpoint that it names.
                     job = WatchedJob(checkpoint_of(file), file)
-                    jobs[job.folder] = self._known.setdefault(job.key, job)
+                    jobs[job.key] = self._known.setdefault(job.key, job)
                 except Exception as error:
                     problems.append(_unreadable(file, file, error))
-            for folder in checkpoints:
-                job = WatchedJob(folder)
-                if job.folder not in jobs:
-                    jobs[job.folder] = self._known.setdefault(job.key, job)
+            folders += checkpoints
+        # Last, because a job file says more than the checkpoint that it names.
+        named = {job.folder for job in jobs.values()}
+        for job in map(WatchedJob, folders):
+            if job.folder not in named:
+                jobs[job.key] = self._known.setdefault(job.key, job)
         return list(jobs.values()), problems
-
-
-def _below(place: str) -> tuple[list[str], list[str]]:
-    """Return the job files and the checkpoints that an argument names: itself, or those directly in a folder.
-
-    Raises:
-        PenstockError, OSError: there are none, or the folder cannot be listed.
-    """
-    if is_job_file(place):
-        return [place], []
-    checkpoints = import_module(RUNNER_PACKAGE).RemoteJob.below(place)
-    files = []
-    # Beside a checkpoint's own files are no job files.
-    if not is_url(place) and Path(place).is_dir() and str(locate(place)) not in checkpoints:
-        files = sorted(str(path) for path in Path(place).iterdir() if _names_a_template(path))
-    if not files and not checkpoints:
-        raise UsageError(
-            f"there is no checkpoint and no job file in {display_name(place)}: give a checkpoint folder, a job file, "
-            "or a folder that has them"
-        )
-    return files, checkpoints
 
 
 def load_runner() -> None:
     """Import what reads checkpoints, which takes seconds, so that the first page need not wait for it."""
     _ = import_module(RUNNER_PACKAGE).RemoteJob
-
-
-def _names_a_template(path: Path) -> bool:
-    """Return whether a file is a job file. A folder may also have other YAML, which is no job that cannot be read."""
-    if not is_job_file(str(path)) or not path.is_file():
-        return False
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return read_job(file.read(MAX_JOB_CHARACTERS + 1), str(path)).template is not None
 
 
 def _look(job: WatchedJob, *, whole: bool) -> JobView:

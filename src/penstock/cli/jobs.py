@@ -7,21 +7,39 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
 from penstock.cli.ask import ask
-from penstock.cli.common import checkpoint_of, is_job_file, job_argument, refuse, remote_job, write_file
-from penstock.cli.job_views import WatchedJob
+from penstock.cli.common import (
+    checkpoint_of,
+    complete_file,
+    is_job_file,
+    job_argument,
+    refuse,
+    refuse_options_of_one_job,
+    remote_job,
+    write_file,
+)
+from penstock.cli.job_places import jobs_below
+from penstock.cli.job_views import WatchedJob, WatchedJobs
+from penstock.cli.table import as_table
 from penstock.compat import UTC
 from penstock.errors import PenstockError
 from penstock.launch.reporter import ignore_import_warnings
-from penstock.object_stores.location import display_name
-from penstock.telemetry.status import as_fields, as_line
+from penstock.launch.run import ExitCode
+from penstock.object_stores.location import is_url, locate, shown_url
+from penstock.telemetry.state import Condition
+from penstock.telemetry.status import as_fields, as_line, span
 from penstock.ui import render
+from penstock.ui.view import JobView, by_urgency
+
+_JOBS_HEADER = ("JOB", "STATE", "LAG", "LAST COMMIT", "COMPLETE UNTIL", "DEAD LETTERS")
 
 
 @click.command()
@@ -68,7 +86,9 @@ def _ask(job: str, what: str, wait: float) -> None:
 
 
 @click.command()
-@job_argument
+@click.argument(
+    "places", metavar="JOB.YAML|CHECKPOINT|FOLDER…", nargs=-1, required=True, shell_complete=complete_file
+)
 @click.option(
     "--seconds",
     metavar="SECONDS",
@@ -82,14 +102,23 @@ def _ask(job: str, what: str, wait: float) -> None:
     help="Write the page of the job, as `penstock ui` shows it, to this file. It needs nothing besides.",
 )
 @click.option("--lineage", metavar="FOLDER", help="The lineage log. Default: lineage_log of the job file.")
-def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: str | None) -> None:
-    """Show a job that runs elsewhere or has ended.
+def status(
+    places: Sequence[str], seconds: float, json_: bool, html: Path | None, lineage: str | None
+) -> None:
+    """Show a job that runs elsewhere or has ended, or a table of many.
 
     The numbers are as of its last commit. With a job file, partitions are shown too: only the pipeline can read the
     positions of its sources.
+
+    Several arguments, or a FOLDER with job files or checkpoints directly in it, give a table. Its exit code is 4 if a
+    job has failed or was killed, 2 if one cannot be read.
     """
     ignore_import_warnings()
     try:
+        if len(places) > 1 or not _is_one_job(places[0]):
+            refuse_options_of_one_job("json_")
+            sys.exit(_show_jobs(by_urgency(WatchedJobs(places).all()), json_))
+        (job,) = places
         watched = WatchedJob(checkpoint_of(job), job if is_job_file(job) else "", lineage)
         # Before the look, which would show a job file that cannot be used as a note.
         watched.pipeline()
@@ -99,18 +128,82 @@ def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: st
             write_file(html, render.job_file(view))
     except (PenstockError, OSError, ValueError) as error:
         refuse(error)
-    facts = {"job": view.job, "checkpoint": display_name(view.folder), "state": view.state.text}
-    first, last = (view.samples[0], view.samples[-1]) if view.samples else (None, None)
     if json_:
-        shown = as_fields(first, last) if first and last else {}
-        click.echo(json.dumps({**facts, **shown}, indent=2))
+        click.echo(json.dumps({**_facts(view), **_progress(view)}, indent=2))
         return
-    if first and last:
-        facts["progress"] = as_line(first, last)
-        for sink, until in as_fields(first, last)["complete_until"].items():
+    facts = _facts(view)
+    if view.samples:
+        facts["progress"] = as_line(view.samples[0], view.samples[-1])
+        for sink, until in _progress(view)["complete_until"].items():
             facts[f"{sink} is complete until"] = until or "not known"
     for name, text in facts.items():
         click.echo(f"{name}: {text}")
+
+
+def _is_one_job(place: str) -> bool:
+    """Return whether an argument is a job file or a checkpoint, and not a folder that has such.
+
+    Raises:
+        PenstockError, OSError: it is neither.
+    """
+    files, checkpoints = jobs_below(place)
+    return [place] == files or (not files and [str(locate(place))] == checkpoints)
+
+
+def _facts(view: JobView) -> dict[str, str]:
+    return {"job": view.job, "checkpoint": _folder(view), "state": view.state.text}
+
+
+def _progress(view: JobView) -> dict[str, Any]:
+    """Return the fields of the last commit; none if nothing is committed."""
+    return as_fields(view.samples[0], view.samples[-1]) if view.samples else {}
+
+
+def _show_jobs(views: Sequence[JobView], json_: bool) -> ExitCode:
+    """Print a table of jobs, or a list of what the status of one job prints as JSON; return the worst exit code."""
+    if json_:
+        shown = [
+            {"job_file": each.job_file, **_facts(each), **_progress(each), "exit_code": _exit_code(each)}
+            for each in views
+        ]
+        click.echo(json.dumps(shown, indent=2))
+    else:
+        notes = [(_place(each), each.warnings) for each in views]
+        click.echo(as_table(_JOBS_HEADER, list(map(_row, views)), notes))
+    return max(map(_exit_code, views))
+
+
+def _place(view: JobView) -> str:
+    """Return the argument that names the job."""
+    return view.job_file or _folder(view)
+
+
+def _folder(view: JobView) -> str:
+    # Not `display_name`: a text that is no location is refused by it, and would hide the other jobs.
+    return shown_url(view.folder) if is_url(view.folder) else view.folder
+
+
+def _row(view: JobView) -> tuple[str, ...]:
+    now = view.now
+    if now is None:
+        return (_place(view), view.label, "", "", "", "")
+    return (
+        _place(view),
+        view.label,
+        "" if view.lag is None else span(view.lag),
+        "" if now.committed_at is None else f"{span(now.at - now.committed_at)} ago",
+        "" if now.all_complete_until is None else _time(int(now.all_complete_until * 1e6)),
+        f"{now.dead_letters:,}",
+    )
+
+
+def _exit_code(view: JobView) -> ExitCode:
+    """Return the code that one job gives the table: what `run` has ended with, as far as the checkpoint knows."""
+    if view.condition is Condition.UNREADABLE:
+        return ExitCode.CONFIGURATION
+    if view.condition in (Condition.FAILED, Condition.KILLED):
+        return ExitCode.FAILED
+    return ExitCode.DONE
 
 
 @click.group()

@@ -22,13 +22,14 @@ from penstock.io.change_streams.metrics import (
     REFUSED_PARTITIONS,
     REFUSED_SECONDS,
 )
+from penstock.io.staging.metrics import DEAD_LETTERS
 from penstock.table_times import NAMESPACE_PREFIX as TABLES_PREFIX
 
 # Beam's end of time is later, and no commit time of a source is.
 _YEAR_9999_US = 253_370_764_800_000_000
 _SAME_TIME_SECONDS = 1.0
 """Two clocks that differ by less than this are shown as equal."""
-_SHOWN = (RECORDS, CHANGES, *LINEAGE, REFUSED_PARTITIONS, REFUSED_SECONDS)
+_SHOWN = (RECORDS, CHANGES, *LINEAGE, REFUSED_PARTITIONS, REFUSED_SECONDS, DEAD_LETTERS)
 _LONG_SECONDS = 10.0
 """From this lag on the progress line names the partition that holds the watermark."""
 
@@ -89,6 +90,17 @@ class PipelineStatus:
     def changes(self) -> int:
         """Changes since the first start; records, if a source counts no changes in them."""
         return self.counters.get(CHANGES, self.counters.get(RECORDS, 0))
+
+    @property
+    def dead_letters(self) -> int:
+        """Dead letters since the first start, also those that a replay has processed since."""
+        return self.counters.get(DEAD_LETTERS, 0)
+
+    @property
+    def all_complete_until(self) -> float | None:
+        """Until when every target is complete, in seconds since 1970; None if that is not known of all of them."""
+        known = [at for at in self.complete.values() if at is not None]
+        return min(known, default=None) if len(known) == len(self.complete) else None
 
 
 def pipeline_status(
@@ -242,6 +254,7 @@ def as_fields(before: PipelineStatus, now: PipelineStatus) -> dict[str, Any]:
         "epochs": now.epochs,
         "last_checkpoint": _time(now.committed_at),
         "changes": now.changes,
+        DEAD_LETTERS: now.dead_letters,
         **{name: now.counters.get(name, 0) for name in (RECORDS, *LINEAGE)},
     }
 

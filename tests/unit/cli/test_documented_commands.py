@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli import commands, common, job_views
+from penstock.cli import checks, commands, common, job_views
 from penstock.cli.commands import cli
 from penstock.event import Kind, Op
 from penstock.event.coder import encode_event
@@ -20,6 +20,7 @@ from penstock.launch.run import ExitCode
 from penstock.runner.protocol import Coordinator, EpochState, Residual
 from penstock.runner.store import Checkpoint
 from penstock.transforms.dead_letters import dead_letter, letter_fields
+from tests.support.played_jobs import job_file, play
 from tests.unit.formats.events import event_of, schema_of
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "command-line.md"
@@ -46,6 +47,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     letter = dead_letter((CHANGE, (ValueError, "no", ())), attempt=2)
     write(tmp_path / "refused", letter_fields(letter))
     write(tmp_path / "lineage", LINEAGE)
+    (tmp_path / "jobs").mkdir()
+    job_file(tmp_path / "jobs" / "shop.yaml", tmp_path / "checkpoints" / "shop")
+    play(tmp_path / "checkpoints" / "shop", last={"residuals": ()})
     return tmp_path
 
 
@@ -60,14 +64,16 @@ def penstock(*arguments: str) -> Any:
 
 
 def test_every_documented_command_runs(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Built once, because that takes longer than all commands together.
-    built: list[Any] = []
+    # Built once for each job, because that takes longer than all commands together.
+    built: dict[str, Any] = {}
 
     def build(configuration: Any, **_: Any) -> Any:
-        built[:] = built or [common.build(configuration)]
-        return built[0]
+        folder = configuration.runner["checkpoint_dir"]
+        built[folder] = built.get(folder) or common.build(configuration)
+        return built[folder]
 
     monkeypatch.setattr(commands, "build", build)
+    monkeypatch.setattr(checks, "build", build)
     monkeypatch.setattr(job_views, "build", build)
     # No driver runs that could answer.
     monkeypatch.setattr("penstock.cli.jobs.ask", lambda job, what, wait, say: ExitCode.DONE)

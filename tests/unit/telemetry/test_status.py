@@ -176,6 +176,7 @@ def test_the_json_line_is_one_object_with_times_in_rfc_3339() -> None:
         "epochs": 7,
         "last_checkpoint": "1970-01-01T00:16:39.500Z",
         "changes": 2500,
+        "dead_letters": 0,
         "records": 0,
         "splits": 0,
         "merges": 0,

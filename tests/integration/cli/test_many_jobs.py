@@ -1,0 +1,78 @@
+"""`penstock plan` and `penstock status` of a folder of job files, on real checkpoints and a real Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.compat import UTC
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]
+
+
+def write_job(folder: Path, name: str, end: datetime | None = None) -> Path:
+    parameters = {
+        "project": "my-project",
+        "instance": "main",
+        "database": "shop",
+        "change_stream": "OrdersStream",
+        "output": str(folder / f"out-{name}"),
+        "roll_seconds": "0",
+    }
+    if end is not None:
+        parameters["end"] = f"{end:%Y-%m-%dT%H:%M:%SZ}"
+    runner = {"checkpoint_dir": str(folder / "checkpoints" / name), "master": "local[2,4]"}
+    file = folder / "jobs" / f"{name}.yaml"
+    file.parent.mkdir(exist_ok=True)
+    content = {"template": "spanner-to-files", "parameters": parameters, "runner": runner}
+    file.write_text(json.dumps(content))  # JSON is YAML
+    return file
+
+
+@pytest.mark.parametrize("emulator", ["simulated"], indirect=True)
+def test_a_folder_of_jobs_is_planned_and_looked_at(
+    start: Any, shop: Any, published: Any, penstock: list[str], tmp_path: Path
+) -> None:
+    end = datetime.now(UTC) + timedelta(seconds=15)
+    ended, endless = write_job(tmp_path, "ended", end), write_job(tmp_path, "endless")
+
+    def ask(command: str) -> tuple[int, dict[str, Any]]:
+        words = [*penstock, command, str(tmp_path / "jobs"), "--json"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=180)
+        assert done.stdout, done.stderr
+        name = {"plan": "file", "status": "job_file"}[command]
+        return done.returncode, {Path(each[name]).stem: each for each in json.loads(done.stdout)}
+
+    def starts() -> tuple[int, dict[str, str]]:
+        code, jobs = ask("plan")
+        return code, {name: each["start"] for name, each in jobs.items()}
+
+    assert starts() == (0, {"ended": "begins", "endless": "begins"})
+    assert not (tmp_path / "checkpoints").exists()
+
+    programs = [start(*penstock, "run", str(file), "--progress", "json") for file in (ended, endless)]
+    assert programs[0].process.wait(180) == 0, programs[0].output
+    shop.order(range(30))
+    programs[1].until(lambda: len(published(tmp_path / "out-endless")) >= 30)
+
+    code, jobs = ask("status")
+    assert (code, jobs["ended"]["state"], jobs["endless"]["state"]) == (0, "done", "running")
+    assert jobs["endless"]["changes"] >= 30
+    # The driver that runs is not disturbed.
+    assert starts() == (0, {"ended": "has ended", "endless": "continues"})
+    write_job(tmp_path, "ended", end + timedelta(hours=1))
+    assert starts() == (0, {"ended": "reads on", "endless": "continues"})
+    write_job(tmp_path, "ended", end - timedelta(seconds=10))
+    assert starts() == (3, {"ended": "is refused", "endless": "continues"})
+
+    programs[1].kill()
+    code, jobs = ask("status")
+    assert (code, jobs["endless"]["state"].partition(":")[0]) == (4, "killed")
+    (tmp_path / "jobs" / "broken.yaml").write_text("template: spanner-to-files\nparameters: [\n")
+    code, jobs = ask("plan")
+    assert (code, jobs["broken"]["exit_code"], jobs["endless"]["state"]) == (3, 2, "killed")
