@@ -62,7 +62,7 @@ class FileStager:
         return written
 
     def final_name(self, bucket: str) -> str:
-        """Return a final name. Those of a bucket in one attempt sort in the order of the calls."""
+        """Return a final name. The names of a bucket in one attempt sort in the order of the calls."""
         return final_name(bucket, current_attempt(), next(file_numbers), self._format.suffix)
 
     def finish(self) -> None:
