@@ -186,7 +186,7 @@ class Job:
             )
         driver = self._driver(checkpoint.state_location, checkpoint.staging_location, dropped)
         early = EarlyPublisher(self._plan)
-        marks = CompleteMarks(self._plan, checkpoint.job)
+        marks = CompleteMarks(self._plan, checkpoint.job, checkpoint.staging_location)
         fns = [each.fn for each in post_commit_fns(self._plan, PlanContext(self._plan))]
         claims = OutputClaims([fn for fn in fns if isinstance(fn, ClaimsOutput)], coordinator, checkpoint.job)
         # Before the first epoch, because that epoch publishes what the last record names.

@@ -36,7 +36,7 @@ from penstock.io.columnar.replica import (
     publish_tables_of_epoch,
     table_name,
 )
-from penstock.io.columnar.table_target import EpochTableTarget, TableCommit
+from penstock.io.columnar.table_target import EpochTableTarget, TableCommit, one_commit
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
@@ -177,7 +177,8 @@ class LogFilesTarget(EpochTableTarget):
 
         def publish(log: _TableLog) -> None:
             check_source(log.table, log.source, given)
-            with self._errors(log.table):
+            self._note(log.table, log.source)
+            with one_commit, self._errors(log.table):
                 committed.extend(file.path for file in self._publish_log(log, delivery))
 
         publish_tables_of_epoch(self._logs(delivery, batches), publish, self.schema_changes)

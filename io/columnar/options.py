@@ -23,3 +23,13 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
     roll_seconds: float = 10
     """Time, in seconds of processing time, for which events are collected before a commit; 0: one commit for each
     epoch."""
+    mark_complete: bool = False
+    """Whether each table says until which commit time it is complete, also while nothing changes. `complete_until`
+    reads it."""
+    mark_complete_seconds: float = 60
+    """Time, in seconds, between two such marks, at least. Each mark is a commit of each table, without rows."""
+
+    @property
+    def mark_seconds(self) -> float | None:
+        """The time between two marks; None: there are none."""
+        return self.mark_complete_seconds if self.mark_complete else None

@@ -5,8 +5,9 @@ A format of tables adds how a table is opened, created, read and committed: `Epo
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from typing_extensions import Self
 
 from penstock.datasets import Dataset, names_of
-from penstock.errors import UsageError
+from penstock.errors import ServiceError, SeveralProblemsError, UsageError
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import TableChanges, fold
 from penstock.event.schema_changes import Policy, SchemaChange
@@ -39,10 +40,16 @@ from penstock.io.columnar.table_rows import (
     table_schema,
 )
 from penstock.io.staging.batch import StagedBatch
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry
 from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.preview import Written
+from penstock.io.staging.table_notes import WrittenTable
 from penstock.tables import TableSelection
+
+one_commit = threading.RLock()
+"""A thread of the driver holds it while it commits to a table. Marks come from another one than rows: of two commits at
+the same time one would fail, and a merge that is repeated costs twice."""
 
 
 class EpochTableTarget(ABC):
@@ -55,7 +62,9 @@ class EpochTableTarget(ABC):
     schema_changes: Policy
     tombstone_seconds: float
     selection: TableSelection
+    mark_seconds: float | None
     _keys: SnapshotKeys
+    _written: set[WrittenTable]
 
     @property
     @abstractmethod
@@ -90,6 +99,34 @@ class EpochTableTarget(ABC):
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> TableCommit:
         """Return a commit that begins at the snapshot of a table."""
 
+    @abstractmethod
+    def _mark(self, table: Any, mark: Mark) -> None:
+        """Commit a mark to an open table, unless it has a newer one of the sink."""
+
+    @property
+    def written(self) -> Collection[WrittenTable]:
+        """See `penstock.io.staging.epochs.MarkingTarget`."""
+        return self._written
+
+    def mark_complete(self, mark: Mark, tables: Iterable[WrittenTable]) -> None:
+        """See `penstock.io.staging.epochs.MarkingTarget`."""
+        # A table whose changes are left out by now is not complete any more.
+        names = {each.name for each in tables if self.selection.has(each.source_schema, each.source_table)}
+        errors: list[Exception] = []
+        for name in sorted(names):
+            try:
+                with one_commit, self._errors(name):
+                    if (table := self._open(name)) is not None:
+                        self._mark(table, mark)
+            except ServiceError as error:
+                errors.append(error)
+        if errors:
+            raise SeveralProblemsError.of(errors)
+
+    def _note(self, name: str, source: Source) -> None:
+        """Note that this process writes a table."""
+        self._written.add(WrittenTable(name, source.schema, source.table))
+
     def selecting(self, selection: TableSelection) -> Self:
         return replace(self, selection=selection)  # type: ignore[type-var]
 
@@ -109,7 +146,8 @@ class EpochTableTarget(ABC):
 
         def publish(events: TableEvents) -> None:
             name = table_for(self.pattern, events.source, given)
-            with self._errors(name):
+            self._note(name, events.source)
+            with one_commit, self._errors(name):
                 self._publish(name, delivery, events)
 
         publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish, self.schema_changes)

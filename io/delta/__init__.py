@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.lazy import load
 
 if TYPE_CHECKING:
+    from penstock.io.delta.complete import complete_until
     from penstock.io.delta.write import WriteToDelta
 
-__all__ = ["WriteToDelta"]
+__all__ = ["WriteToDelta", "complete_until"]
 
-_HOMES = {"WriteToDelta": "write"}
+_HOMES = {"WriteToDelta": "write", "complete_until": "complete"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 
@@ -50,12 +51,15 @@ from penstock.io.columnar.table_rows import (
 from penstock.io.delta.errors import DeltaTargetError, classify_error
 from penstock.io.delta.folder import folder_of, is_local
 from penstock.io.delta.statistics import statistics_of
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.folder_datasets import folder_dataset
 from penstock.io.staging.options import TombstoneOptions
+from penstock.io.staging.table_notes import WrittenTable
 from penstock.tables import EVERY_TABLE, TableSelection
 
+USER_METADATA = "userMetadata"
 _EPOCH_BITS = 32
 # Versions and features of Delta's protocol for writers.
 _PLAIN_WRITER, _WRITER_WITH_FEATURES = 2, 7
@@ -75,8 +79,10 @@ class DeltaTarget(LogFilesTarget):
     # Not in the repr, because it may contain credentials.
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     tombstone_seconds: float = TombstoneOptions.tombstone_seconds
+    mark_seconds: float | None = None
     selection: TableSelection = EVERY_TABLE
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
+    _written: set[WrittenTable] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -142,6 +148,25 @@ class DeltaTarget(LogFilesTarget):
         # The names of the sink's files are unique, and need no escapes in a URI.
         return {uri.rpartition("/")[2] for uri in table.file_uris()}
 
+    def _mark(self, table: Any, mark: Mark) -> None:
+        from deltalake import CommitProperties, Transaction
+
+        entry = complete_entry(f"{mark.sink}/{mark.job}")
+        # Compared on the snapshot that the commit begins at: a driver that was paused cannot put the time back.
+        if mark.until_us <= (table.transaction_version(entry) or 0):
+            return
+        table.create_write_transaction(
+            [],
+            "append",
+            table.schema(),
+            partition_by=table.metadata().partition_columns,
+            commit_properties=CommitProperties(
+                _user_metadata(mark),
+                max_commit_retries=0,
+                app_transactions=[Transaction(entry, mark.until_us)],
+            ),
+        )
+
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> _Commit:
         return _Commit(table, name, delivery, self.schema_changes, self.tombstone_seconds)
 
@@ -194,7 +219,14 @@ class _Commit(LogCommit):
             entries.append(Transaction(self._entry("truncated"), truncated.order))
         if forgotten is not None:
             entries.append(Transaction(self._entry("forgotten"), forgotten))
-        return CommitProperties(max_commit_retries=0, app_transactions=entries)
+        return CommitProperties(self._known_mark(), max_commit_retries=0, app_transactions=entries)
+
+    def _known_mark(self) -> dict[str, str] | None:
+        """Return the last mark as metadata of a commit, so that readers find it in the newest commit of the sink."""
+        until_us = self.table.transaction_version(complete_entry(self.delivery.writer))
+        if until_us is None:
+            return None
+        return _user_metadata(Mark.of(self.delivery.job, self.delivery.sink, 0, until_us))
 
     def _entry(self, what: str) -> str:
         return f"{self.delivery.writer}/{what}"
@@ -353,6 +385,16 @@ class _Commit(LogCommit):
             merge_schema=bool(change.added),
             commit_properties=properties,
         )
+
+
+def complete_entry(writer: str) -> str:
+    """Return the application transaction of a table whose version is the time of the mark of a writer, in µs."""
+    return f"{writer}/complete"
+
+
+def _user_metadata(mark: Mark) -> dict[str, str]:
+    # The key whose text Spark shows as a column of DESCRIBE HISTORY.
+    return {USER_METADATA: msgspec.structs.replace(mark, record=0).encoded.decode()}
 
 
 def _removed(changes: TableChanges, forgotten: int | None) -> str:

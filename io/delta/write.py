@@ -57,7 +57,12 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
             uri = os.path.abspath(uri)
         check_arguments("uri", uri, self.mode, self.schema_changes)
         target = DeltaTarget(
-            uri, self.mode, self.schema_changes, dict(self.storage_options or {}), self.tombstone_seconds
+            uri,
+            self.mode,
+            self.schema_changes,
+            dict(self.storage_options or {}),
+            self.tombstone_seconds,
+            self.mark_seconds,
         )
         publish = publish_tables(target, options=self)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode)

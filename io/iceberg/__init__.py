@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.lazy import load
 
 if TYPE_CHECKING:
+    from penstock.io.iceberg.complete import complete_until
     from penstock.io.iceberg.write import WriteToIceberg
 
-__all__ = ["WriteToIceberg"]
+__all__ = ["WriteToIceberg", "complete_until"]
 
-_HOMES = {"WriteToIceberg": "write"}
+_HOMES = {"WriteToIceberg": "write", "complete_until": "complete"}
 
 
 def __getattr__(name: str) -> Any:

@@ -48,10 +48,15 @@ from penstock.io.columnar.table_rows import (
 )
 from penstock.io.columnar.table_target import EpochTableTarget, TableCommit
 from penstock.io.iceberg.errors import IcebergTargetError, classify_error, not_configured
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.options import TombstoneOptions
+from penstock.io.staging.table_notes import WrittenTable
 from penstock.tables import EVERY_TABLE, TableSelection
+
+COMPLETE = "penstock.complete."
+"""The properties with marks: ``penstock.complete.<sink>/<job>/<record, 12 digits>``."""
 
 
 def unavailable_errors() -> tuple[type[Exception], ...]:
@@ -87,8 +92,10 @@ class IcebergTarget(EpochTableTarget):
     # Not in the repr, because they may contain credentials.
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     tombstone_seconds: float = TombstoneOptions.tombstone_seconds
+    mark_seconds: float | None = None
     selection: TableSelection = EVERY_TABLE
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
+    _written: set[WrittenTable] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -155,6 +162,16 @@ class IcebergTarget(EpochTableTarget):
         catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
         shape = new_table_schema(columns, self.mode)
         return _without_repeated_commits(catalog.create_table_if_not_exists(name, schema=shape))
+
+    def _mark(self, table: Any, mark: Mark) -> None:
+        # No property is set twice: a catalogue does not compare properties when it commits, so a driver that was paused
+        # could replace a newer time. The highest number counts.
+        prefix = f"{COMPLETE}{mark.sink}/{mark.job}/"
+        name = f"{prefix}{mark.record:012d}"
+        older = [each for each in table.metadata.properties if each.startswith(prefix) and each < name]
+        with table.transaction() as transaction:
+            transaction.set_properties({name: mark.encoded.decode()})
+            transaction.remove_properties(*older)
 
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> _Commit:
         return _Commit(table, name, delivery, self.schema_changes, self.tombstone_seconds)

@@ -49,6 +49,7 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
             self.schema_changes,
             dict(self.catalog_properties or {}),
             self.tombstone_seconds,
+            self.mark_seconds,
         )
         publish = publish_tables(target, options=self)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode)

@@ -1,4 +1,4 @@
-"""The marks of an output that say until when it is complete. No Beam.
+"""The marks that say until when a target is complete: their form in all targets, and their files in an output. No Beam.
 
     <output>/_complete/<job>_<sink>_<record, 12 digits>.json   {"complete_until": "2026-01-31T12:00:00.000000000Z", …}
 
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 import re
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 import msgspec
+from typing_extensions import Self
 
 from penstock.compat import UTC
 from penstock.io.staging.errors import OutputError
@@ -22,23 +23,68 @@ from penstock.io.staging.names import folder_name
 from penstock.io.staging.store import FileStore, store_of
 from penstock.timestamps import format_timestamp, parse_timestamp
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FOLDER = "_complete"
 _MARK = re.compile(r"(.+_[0-9a-f]{12}_)(\d{12})\.json")
 _TRIES = 10
 """How often a reader lists the marks again because a newer one has replaced what it wanted to read."""
 
 
-def mark_complete(store: FileStore, job: str, sink: str, record: int, until_us: int) -> None:
-    """Leave the mark of a commit record in an output, and remove the older marks of this sink.
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Says that a target has every change of a sink with a commit time below `complete_until`, as all targets spell it.
+
+    `record` is the number of the commit record, where a target has only one mark for each.
+    """
+
+    complete_until: str
+    job: str
+    sink: str = ""  # absent in the files of earlier versions
+    record: int = 0
+
+    @classmethod
+    def of(cls, job: str, sink: str, record: int, until_us: int) -> Self:
+        """Return the mark for a time in microseconds since 1970."""
+        return cls(format_timestamp(until_us * 1000), job, sink, record)
+
+    @property
+    def until_us(self) -> int:
+        """The time in microseconds since 1970."""
+        return parse_timestamp(self.complete_until) // 1000
+
+    @property
+    def encoded(self) -> bytes:
+        """The mark as JSON."""
+        return msgspec.json.encode(self)
+
+
+decode_mark = msgspec.json.Decoder(Mark).decode
+
+
+def complete_times(marks: Iterable[Mark]) -> dict[str, datetime]:
+    """Return by job until when it has completed a target. Of the marks of one sink the first one counts.
+
+    A pipeline may have several sinks with one target, which is complete when all of them are.
+    """
+    by_sink: dict[tuple[str, str], int] = {}
+    for mark in marks:
+        by_sink.setdefault((mark.job, mark.sink), mark.until_us)
+    times: dict[str, datetime] = {}
+    for (job, _), until_us in by_sink.items():
+        # Exact, which a number of seconds as a float is not.
+        until = _EPOCH + timedelta(microseconds=until_us)
+        times[job] = min(until, times.get(job, until))
+    return times
+
+
+def mark_complete(store: FileStore, mark: Mark) -> None:
+    """Leave a mark in an output, and remove the older marks of its sink.
 
     Raises:
         OutputError: the store refused, or the mark exists.
     """
-    prefix = f"{_FOLDER}/{folder_name(job)}_{sink}_"
-    name = f"{prefix}{record:012d}.json"
-    until = format_timestamp(until_us * 1000)
-    content = msgspec.json.encode({"complete_until": until, "job": job, "record": record})
-    store.create(name, [content + b"\n"])
+    prefix = f"{_FOLDER}/{folder_name(mark.job)}_{mark.sink}_"
+    name = f"{prefix}{mark.record:012d}.json"
+    store.create(name, [mark.encoded + b"\n"])
     store.sync([name])
     # After the new mark, so that a reader always finds one.
     store.delete(each for each in store.names_in(_FOLDER) if each.startswith(prefix) and each < name)
@@ -57,17 +103,17 @@ def complete_until(output: str | os.PathLike[str]) -> dict[str, datetime]:
     store = store_of(output)
     for left in reversed(range(_TRIES)):
         try:
-            marks = [msgspec.json.decode(store.read(name)) for name in _newest(store)]
+            marks = [_mark_of(store, name) for name in _newest(store)]
             break
         except OutputError:
             if not left:
                 raise
-    times: dict[str, datetime] = {}
-    for mark in marks:
-        # A pipeline may have several sinks with one output, which is complete when all of them are.
-        until = _time(mark)
-        times[mark["job"]] = min(until, times.get(mark["job"], until))
-    return times
+    return complete_times(marks)
+
+
+def _mark_of(store: FileStore, name: str) -> Mark:
+    # Files of earlier versions have the sink in their name only.
+    return msgspec.structs.replace(decode_mark(store.read(name)), sink=name.rsplit("_", 2)[1])
 
 
 def _newest(store: FileStore) -> list[str]:
@@ -77,7 +123,3 @@ def _newest(store: FileStore) -> list[str]:
         if match := _MARK.fullmatch(name):
             newest[match[1]] = name
     return list(newest.values())
-
-
-def _time(mark: Any) -> datetime:
-    return datetime.fromtimestamp(parse_timestamp(mark["complete_until"]) / 1e9, UTC)

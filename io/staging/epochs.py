@@ -3,18 +3,20 @@ Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from typing_extensions import Self
 
 from penstock.attempt import DriverToken
 from penstock.event.model import ChangeEvent
 from penstock.io.staging.batch import StagedBatch
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry, is_delivered_entry, position_of
 from penstock.io.staging.preview import Written
+from penstock.io.staging.table_notes import WrittenTable
 from penstock.tables import TableSelection
 
 
@@ -78,6 +80,26 @@ class EpochTarget(Protocol):
 
         Raises:
             TargetUnavailableError: the target did not answer. The caller tries again.
+        """
+
+
+@runtime_checkable
+class MarkingTarget(Protocol):
+    """An `EpochTarget` whose tables can say until when they are complete."""
+
+    @property
+    def mark_seconds(self) -> float | None:
+        """Time, in seconds, between two marks, at least; None if none are wanted."""
+
+    @property
+    def written(self) -> Collection[WrittenTable]:
+        """The tables that this process has published epochs to."""
+
+    def mark_complete(self, mark: Mark, tables: Iterable[WrittenTable]) -> None:
+        """Write a mark into tables, unless they have a newer one of its sink. Tables that are missing are left out.
+
+        Raises:
+            PenstockError: a table refuses, or the service does not answer. The other tables have the mark.
         """
 
 

@@ -12,7 +12,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
-from penstock.io.staging.complete_marks import mark_complete
+from penstock.io.staging.complete_marks import Mark, mark_complete
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.io.staging.operations import clean_up, publish, sync_published
 from penstock.io.staging.owner import claim
@@ -87,7 +87,7 @@ class PublishFilesFn(beam.DoFn):
     def mark_complete(self, job: str, record: int, until_us: int) -> None:
         """Say in the output until when it is complete, if that is wanted; see `penstock.publish.MarksComplete`."""
         if self._marks_complete:
-            mark_complete(self._store, job, self._sink, record, until_us)
+            mark_complete(self._store, Mark.of(job, self._sink, record, until_us))
 
     def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[Any]) -> None:
         """Delete what failed epochs of this sink have staged; see `penstock.publish.CleansUp`."""

@@ -7,7 +7,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, cast
 
 import apache_beam as beam
 from typing_extensions import Self
@@ -19,7 +19,8 @@ from penstock.event.model import ChangeEvent, Source
 from penstock.io.staging import delivery_coders  # noqa: F401  registers the coders of the values between the steps
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.collect import CollectRecordsFn, in_global_window
-from penstock.io.staging.epochs import EpochDelivery, EpochTarget, by_epoch
+from penstock.io.staging.complete_marks import Mark
+from penstock.io.staging.epochs import EpochDelivery, EpochTarget, MarkingTarget, by_epoch
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.operations import clean_up
@@ -30,7 +31,8 @@ from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of, staging_s
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.send_after_commit import BATCH_BYTES, ShardOf
 from penstock.io.staging.store import FileStore, store_of
-from penstock.publish import ForgettingParDo, PublishOnDriver
+from penstock.io.staging.table_notes import TableNotes, WrittenTable
+from penstock.publish import MARK_SECONDS, ForgettingParDo, PublishOnDriver
 from penstock.tables import TableSelection
 
 
@@ -141,7 +143,7 @@ class PublishEpochs(beam.PTransform):
 
 
 class PublishBatches:
-    """The function of `PublishOnDriver`, with a clean-up."""
+    """The function of `PublishOnDriver`, with a clean-up and marks."""
 
     def __init__(
         self, target: EpochTarget, sink: str, staging: FileStore | None, unavailable_seconds: float
@@ -150,6 +152,7 @@ class PublishBatches:
         self._sink = sink
         self._staging = staging
         self._unavailable_seconds = unavailable_seconds
+        self._noted: frozenset[WrittenTable] = frozenset()
 
     def __call__(self, batches: Sequence[StagedBatch]) -> None:
         # One call for each epoch, because the ledger of the target has one entry for each.
@@ -161,6 +164,30 @@ class PublishBatches:
                 time.monotonic,
                 time.sleep,
             )
+            if (target := self._marking) is not None:
+                new = frozenset(target.written) - self._noted
+                self._notes(delivery.job).add(new)
+                self._noted |= new
+
+    @property
+    def mark_seconds(self) -> float:
+        """The time between two marks; see `penstock.publish.PacesMarks`."""
+        target = self._marking
+        return MARK_SECONDS if target is None else cast("float", target.mark_seconds)
+
+    def mark_complete(self, job: str, record: int, until_us: int) -> None:
+        """Say in the tables until when they are complete, if that is wanted; see `penstock.publish.MarksComplete`."""
+        if (target := self._marking) is not None:
+            mark = Mark.of(job, self._sink, record, until_us)
+            target.mark_complete(mark, self._notes(job).read())
+
+    @property
+    def _marking(self) -> MarkingTarget | None:
+        target = self._target
+        return target if isinstance(target, MarkingTarget) and target.mark_seconds is not None else None
+
+    def _notes(self, job: str) -> TableNotes:
+        return TableNotes(staging_store(self._staging), job, self._sink)
 
     def _publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         self._target.publish(delivery, batches)

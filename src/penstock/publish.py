@@ -26,6 +26,7 @@ from penstock.attempt import Attempt, current_attempt, current_staging, current_
 __all__ = [
     "CARRIED_RESHUFFLE",
     "FORGETS_AT_END",
+    "MARK_SECONDS",
     "POST_COMMIT",
     "Attempt",
     "CheckpointPosition",
@@ -33,6 +34,7 @@ __all__ = [
     "CleansUp",
     "ForgettingParDo",
     "MarksComplete",
+    "PacesMarks",
     "PublishAfterCommit",
     "PublishOnDriver",
     "PublishesEarly",
@@ -48,6 +50,12 @@ POST_COMMIT = "penstock:post_commit:v1"
 CARRIED_RESHUFFLE = "penstock:carried_reshuffle:v1"
 """Annotation of the Reshuffle before such a step. A runner that understands `POST_COMMIT` may leave it out."""
 
+
+MARK_SECONDS = 5.0
+"""Time between two calls of `MarksComplete.mark_complete`, unless the DoFn tells another one.
+
+A stream commits about once a second, and a request to an object store for each commit would cost money.
+"""
 
 FORGETS_AT_END = "penstock:forgets_at_end:v1"
 """Annotation of a stateful ParDo in the global window that keeps no state once its input has ended.
@@ -137,6 +145,15 @@ class MarksComplete(Protocol):
         """
 
 
+@runtime_checkable
+class PacesMarks(Protocol):
+    """Optional attribute of a post-commit DoFn with `mark_complete`: how often it is called."""
+
+    @property
+    def mark_seconds(self) -> float:
+        """Time, in seconds, between two marks, at least. The last record of a driver is marked at once."""
+
+
 class _MarkedParDo(beam.ParDo):
     def annotations(self) -> dict[str, Any]:
         return {**super().annotations(), POST_COMMIT: b""}
@@ -188,8 +205,8 @@ class PublishOnDriver(beam.PTransform):
 
     For targets that take one commit per epoch, and for functions that need the driver, such as one with a
     `SparkSession`. The function must obey the rule of `PublishAfterCommit`: called again with equal elements, however
-    late, it changes nothing. It may be an object with a method `clean_up` (`CleansUp`). The transform emits the
-    elements, after they were published.
+    late, it changes nothing. It may be an object with the methods `clean_up` (`CleansUp`) and `mark_complete`
+    (`MarksComplete`, `PacesMarks`). The transform emits the elements, after they were published.
 
     On runners other than `PySparkRunner` the function is called in a worker, with the elements of a bundle. Those
     runners have no commit records, so an element may come again in another bundle.
@@ -226,6 +243,16 @@ class _OnDriverFn(beam.DoFn):
         """Call the clean-up of the function, if it has one."""
         if isinstance(self._publish, CleansUp):
             self._publish.clean_up(job, generation, epoch, publications)
+
+    @property
+    def mark_seconds(self) -> float:
+        """The time between two marks, if the function tells it."""
+        return self._publish.mark_seconds if isinstance(self._publish, PacesMarks) else MARK_SECONDS
+
+    def mark_complete(self, job: str, record: int, until_us: int) -> None:
+        """Let the function tell its target until when it is complete, if it can."""
+        if isinstance(self._publish, MarksComplete):
+            self._publish.mark_complete(job, record, until_us)
 
     def start_bundle(self) -> None:
         self._waiting = []

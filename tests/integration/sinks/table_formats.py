@@ -12,13 +12,19 @@ import os
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from penstock.event import Op
+from penstock.io.delta.target import DeltaTarget
 from penstock.io.spark import WriteToSpark
+from penstock.io.staging.complete_marks import Mark
+from penstock.io.staging.table_notes import WrittenTable
 from tests.support.sinks.spark_examples import EVENTS, SCHEMA, FailsOnce, example, run
 from tests.unit.formats.events import event_of
 
+MARK = Mark.of("job", "sink", 7, 1_769_860_800_000_000)
 DELETED = 3
 EVENTS_WITH_DELETE = [
     *EVENTS,
@@ -48,6 +54,14 @@ def session(folder: Path, jars: str) -> SparkSession:
     return builder.getOrCreate()
 
 
+def marked_table(folder: Path) -> str:
+    """Return a Delta table with a mark that says until when it is complete."""
+    target = DeltaTarget(str(folder / "marked"), "log", "evolve", mark_seconds=0)
+    write_deltalake(target.uri, pa.table({"id": [1]}))
+    target.mark_complete(MARK, [WrittenTable(target.uri, "shop", "orders")])
+    return target.uri
+
+
 def main(folder: Path, jars: str, formats: str) -> dict[str, object]:
     """Run the pipeline; return what is found afterwards."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -75,6 +89,9 @@ def main(folder: Path, jars: str, formats: str) -> dict[str, object]:
         "delta": [tuple(row) for row in delta],
         "iceberg": sorted((row["op"], json.loads(row["key"])["id"], row["after"]) for row in iceberg),
         "calls": json.loads((folder / "calls").read_text()),
+        "mark": spark.sql(f"describe history delta.`{marked_table(folder)}` limit 1")
+        .collect()[0]
+        .userMetadata,
     }
 
 

@@ -95,6 +95,11 @@ def test_repeated_epochs_change_neither_a_merged_delta_table_nor_an_iceberg_log(
     assert found["spark"] == SPARK
     ids = [epoch for epoch, _ in found["calls"]]
     assert sorted(ids) == sorted(2 * list(set(ids))), "each epoch is repeated once"
+    assert json.loads(found["mark"]) == {
+        "complete_until": "2026-01-31T12:00:00.000000000Z",
+        "job": "job",
+        "sink": "sink",
+    }
     newest = {each.key["id"]: each.after["name"] for each in EVENTS_WITH_DELETE if each.key and each.after}
     assert found["delta"] == [[id_, name] for id_, name in sorted(newest.items()) if id_ != DELETED]
     logged = [(op, id_, after and json.loads(after)["name"]) for op, id_, after in found["iceberg"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -41,24 +42,40 @@ class Clock:
         return self.now
 
 
+class _PacedFn(_MarkingFn):
+    """Its marks cost much."""
+
+    mark_seconds = 60.0
+
+
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
+    return plan_of(_MarkingFn(str(tmp_path / "marks")))
+
+
+def plan_of(fn: beam.DoFn) -> Plan:
     pipeline = beam.Pipeline(runner=PySparkRunner())
-    fn = _MarkingFn(str(tmp_path / "marks"))
     _ = pipeline | beam.Create(["x"]).with_output_types(str) | "P" >> PublishAfterCommit(fn)
     environment = PySparkRunner().default_environment(pipeline.options)
     return build_plan(pipeline.to_runner_api(default_environment=environment), streaming=True)
 
 
-def run(plan: Plan, times: Mapping[int, tuple[float, int]], *, done: int = 0) -> None:
-    """Commit records by number: the second at which, and the watermark."""
+def run(plan: Plan, times: Mapping[int, tuple[float, int]], *, done: int = 0, slow: bool = False) -> None:
+    """Commit records by number: the second at which, and the watermark. `slow`: no mark ends before the last record."""
     (step,) = [stage.step for stage in plan.stages if stage.origin is Origin.PUBLISH]
     clock = Clock()
-    with closing(CompleteMarks(plan, "job", clock)) as marks:
+    with closing(CompleteMarks(plan, "job", None, clock)) as marks:
+        held = threading.Event()
+        if slow:
+            marks._thread.submit(held.wait)
         for number, (at, until_us) in times.items():
             clock.now = at
             state = EpochState(watermarks={WatermarkKey.carried(step): until_us}, done=number == done)
             marks.committed(CommitRecord(number, 1, "writer", None, 0, "epoch", number, state))
+            if not slow:
+                marks._thread.submit(int).result()  # so the mark before it has ended
+
+        held.set()
 
 
 def written(folder: Path) -> list[str]:
@@ -68,6 +85,16 @@ def written(folder: Path) -> list[str]:
 def test_marks_are_some_seconds_apart_and_the_last_one_comes_at_the_end(plan: Plan, tmp_path: Path) -> None:
     run(plan, {1: (100, 10), 2: (101, 20), 3: (104, 30), 4: (105, 40), 5: (106, 50)})
     assert written(tmp_path) == ["job 1 10", "job 4 40", "job 5 50"]
+
+
+def test_a_sink_tells_how_far_apart_its_marks_are(tmp_path: Path) -> None:
+    run(plan_of(_PacedFn(str(tmp_path / "marks"))), {1: (100, 10), 2: (159, 20), 3: (160, 30), 4: (170, 40)})
+    assert written(tmp_path) == ["job 1 10", "job 3 30", "job 4 40"]
+
+
+def test_marks_that_are_slow_do_not_queue_up(plan: Plan, tmp_path: Path) -> None:
+    run(plan, {1: (100, 10), 2: (110, 20), 3: (120, 30), 4: (130, 40)}, slow=True)
+    assert written(tmp_path) == ["job 1 10", "job 4 40"]
 
 
 def test_the_end_of_the_pipeline_is_marked_at_once(plan: Plan, tmp_path: Path) -> None:
