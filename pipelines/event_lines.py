@@ -40,7 +40,7 @@ from penstock.transforms import (
     ToChangeEvents,
 )
 from penstock.transforms.dead_letters import DeadLetter
-from penstock.transforms.element_transform import ElementTransform
+from penstock.transforms.element_transform import ElementTransform, Whole
 from penstock.transforms.formats.capture import MODES, check_capture
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_log import LogRecordFormat, table_of_record
@@ -58,6 +58,7 @@ class ToEvents:
         tables: a function that returns the tables of the source; None: they are not known. It is called before the
             start, and only if a choice names tables or columns, or with `needs_keys`.
         needs_keys: the sink maintains one row for each primary key.
+        rows: makes the rows of the sink from records where no step needs events; see `direct_rows`.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class ToEvents:
         tables: Callable[[], Any] | None = None,
         *,
         needs_keys: bool = False,
+        rows: Whole | None = None,
     ) -> None:
         self._options, self._replay = options, options.replay
+        self._steps = [*row_steps(options), *column_steps(options)]
         check = None
         if tables is not None and (needs_keys or has_choices(options)) and options.replay is None:
             check = partial(_choices_of, options, tables, stream, needs_keys)
@@ -79,8 +82,8 @@ class ToEvents:
             database=getattr(stream, "database", ""),
             stream=getattr(stream, "change_stream", getattr(stream, "publication", "")),
             table=getattr(stream, "table", ""),
+            whole=None if self._steps or options.replay or options.preview else rows,
         )
-        self._steps = [*row_steps(options), *column_steps(options)]
 
     @property
     def has_steps(self) -> bool:
@@ -117,9 +120,9 @@ class ToEvents:
 class _CheckedConversion(ToChangeEvents):
     """`ToChangeEvents` with a check of the choices about its events."""
 
-    def __init__(self, check: Callable[[], Findings] | None, **names: str) -> None:
+    def __init__(self, check: Callable[[], Findings] | None, *, whole: Whole | None, **names: str) -> None:
         super().__init__(**names)
-        self._check = check
+        self._check, self._whole = check, whole
 
     def check_start(self) -> None:
         """Check that the tables and columns exist that the choices name.

@@ -22,6 +22,7 @@ from typing import Any
 import apache_beam as beam
 
 from penstock.errors import UsageError
+from penstock.io.files import WriteToParquet
 from penstock.io.files.options import FileOptions
 from penstock.pipelines.event_lines import (
     CheckedWrite,
@@ -47,6 +48,7 @@ from penstock.pipelines.transaction_metadata import (
 )
 from penstock.secrets import read_references
 from penstock.tables import TableSelection
+from penstock.transforms.element_transform import Whole
 from penstock.transforms.formats.debezium import DebeziumFormat
 
 WRITE = "Write"
@@ -190,7 +192,8 @@ def _write_events(
     """Apply source, conversion to events, and a sink of events or records; return what the sink returns."""
     records = pipeline | "ReadChangeStream" >> readable(source, options)
     _, tables = _asked(source)
-    to_events = ToEvents(options, system, source.stream, tables, needs_keys=needs_keys)
+    rows = _direct_rows(system, source.stream, sink)
+    to_events = ToEvents(options, system, source.stream, tables, needs_keys=needs_keys, rows=rows)
     events, letters = to_events.events(records)
     if metadata is not None:
         events |= "TransactionMetadata" >> WithTransactionMetadata(metadata)
@@ -210,6 +213,15 @@ def _write_events(
     written, refused = events | WRITE >> write
     write_letters([*letters, refused | "DeadLetters(Write)" >> to_events.dead_letters(WRITE)], options)
     return written
+
+
+def _direct_rows(system: str, stream: Any, sink: Any) -> Whole | None:
+    """Return what makes the rows of a sink from the records of a source: the same rows, in less time."""
+    if system != "postgres" or not isinstance(sink, WriteToParquet) or sink.layout.needs_events:
+        return None
+    from penstock.io.postgres.arrow_rows import LogRows  # needs pyarrow, which the sink has asked for
+
+    return LogRows(sink.layout.bucket_of, database=stream.database, stream=stream.publication)
 
 
 def main(arguments: list[str]) -> int:

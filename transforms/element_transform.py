@@ -14,7 +14,6 @@ from typing_extensions import Self
 
 from penstock.batches import ElementBatch, SingleElements, is_batched, single
 from penstock.errors import DecodeError, ServiceError
-from penstock.io.staging.blocks import RecordRun
 
 
 class ElementTransform(beam.PTransform):
@@ -89,16 +88,16 @@ class ElementTransform(beam.PTransform):
         return outputs["good"], outputs[_FAILED]
 
 
-Whole = Callable[[list[Any], list[int]], list[RecordRun]]
-"""From the elements of a batch and their event times, in µs since 1970, to finished records."""
+Whole = Callable[[list[Any], list[int]], tuple[list[Any], list[int]]]
+"""From the elements of a batch and their event times, in µs since 1970, to the elements and times of its output."""
 
 _FAILED = "failed"
 
 
-def _runs(runs: list[RecordRun]) -> Iterator[WindowedValue]:
-    """Yield runs as a batch, each at the earliest time of its records."""
-    if runs:
-        yield ElementBatch(runs, [min(run.times_us) for run in runs]).windowed()
+def _output(elements: list[Any], times_us: list[int]) -> Iterator[WindowedValue]:
+    # A bundle without outputs emits no empty batch: the next step would pay for nothing.
+    if elements:
+        yield ElementBatch(elements, times_us).windowed()
 
 
 class _BatchFn(beam.DoFn):
@@ -113,7 +112,7 @@ class _BatchFn(beam.DoFn):
 
     def process(self, batch: ElementBatch) -> Iterator[Any]:
         if self._whole is not None:
-            yield from _runs(self._whole(*batch))
+            yield from _output(*self._whole(*batch))
             return
         elements: list[Any] = []
         times_us: list[int] = []
@@ -121,9 +120,7 @@ class _BatchFn(beam.DoFn):
             for output in self._process(element):
                 elements.append(output)
                 times_us.append(time_us)
-        # A bundle without outputs emits no empty batch: the next step would pay for nothing.
-        if elements:
-            yield ElementBatch(elements, times_us).windowed()
+        yield from _output(elements, times_us)
 
 
 class _HandlingBatchFn(_BatchFn):
@@ -132,12 +129,12 @@ class _HandlingBatchFn(_BatchFn):
     def process(self, batch: ElementBatch) -> Iterator[Any]:
         if self._whole is not None:
             try:
-                runs = self._whole(*batch)
+                whole = self._whole(*batch)
             except Exception as error:
                 if _fails_the_bundle(error):
                     raise
             else:
-                yield from _runs(runs)
+                yield from _output(*whole)
                 return
         # One by one, so that only the elements are left out for which the function raises.
         elements: list[Any] = []
@@ -154,8 +151,7 @@ class _HandlingBatchFn(_BatchFn):
                 continue
             elements += outputs
             times_us += [time_us] * len(outputs)
-        if elements:
-            yield ElementBatch(elements, times_us).windowed()
+        yield from _output(elements, times_us)
 
 
 def _dead_letter(element: Any, error: Exception) -> Any:

@@ -18,8 +18,8 @@ from penstock.errors import UsageError
 from penstock.event.column_types import ColumnType, Kind
 from penstock.event.model import ChangeEvent, Column, Image, TableSchema
 from penstock.event.plain_types import event_metadata, plain_images, plain_schema
+from penstock.io.columnar.block_events import events_of, schema_of
 from penstock.io.columnar.options import AvroCompression
-from penstock.io.columnar.parquet import events_of, schema_of
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.preview import Written
 

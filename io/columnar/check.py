@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -16,6 +16,7 @@ from penstock.event.replica import replicable_key
 from penstock.io.columnar.row_refused import row_refused
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging import delivery_coders  # noqa: F401  registers the coder of RefusedEvent
+from penstock.io.staging.blocks import BucketRun
 from penstock.io.staging.refused import REFUSED, RefusedEvent
 
 TOGETHER = 1000
@@ -23,6 +24,9 @@ TOGETHER = 1000
 
 TOGETHER_BYTES = 1 << 20
 """Bytes of texts and binary values from which fewer events are checked at once, because they are kept until then."""
+
+MakeRows = Callable[[ElementBatch], ElementBatch]
+"""From a batch of events to one of `BucketRun`s and events; see `penstock.io.columnar.row_runs.EventRows`."""
 
 _WITHOUT_ROW = (Op.MESSAGE, Op.SCHEMA, Op.TRUNCATE)
 
@@ -42,12 +46,15 @@ class CheckRows(beam.PTransform):
     for a step over single elements; up to `TOGETHER` events.
     """
 
-    def __init__(self, target: str, mode: Mode = "log", *, divides: bool) -> None:
+    def __init__(
+        self, target: str, mode: Mode = "log", *, divides: bool, rows: MakeRows | None = None
+    ) -> None:
+        """`rows`: makes the rows of a batch, because a step that has checked them needs little more time for it."""
         super().__init__()
-        self._target, self._mode, self._divides = target, mode, divides
+        self._target, self._mode, self._divides, self._rows = target, mode, divides, rows
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        fn = _CheckFn(self._target, self._mode, divides=self._divides)
+        fn = _CheckFn(self._target, self._mode, divides=self._divides, rows=self._rows)
         output_type = ElementBatch if is_batched(events) else ChangeEvent
         check = beam.ParDo(fn).with_output_types(output_type)
         if not self._divides:
@@ -59,8 +66,8 @@ class CheckRows(beam.PTransform):
 
 
 class _CheckFn(beam.DoFn):
-    def __init__(self, target: str, mode: Mode, *, divides: bool) -> None:
-        self._target, self._mode, self._divides = target, mode, divides
+    def __init__(self, target: str, mode: Mode, *, divides: bool, rows: MakeRows | None = None) -> None:
+        self._target, self._mode, self._divides, self._rows = target, mode, divides, rows
         self._pending: list[WindowedValue] = []
         self._bytes = 0
 
@@ -94,19 +101,31 @@ class _CheckFn(beam.DoFn):
             yield self._refuse(each, reason) if reason else each
 
     def _check_batch(self, batch: ElementBatch) -> Iterator[Any]:
-        if not unfit(batch.elements, self._mode):
-            yield batch.windowed()
-            return
-        # The batch keeps its order; only the events that do not fit leave it.
-        fitting = ElementBatch([], [])
-        for event, time_us in zip(batch.elements, batch.times_us, strict=True):
-            if reason := unfit([event], self._mode):
-                yield self._refuse(single(event, time_us), reason)
-            else:
-                fitting.elements.append(event)
-                fitting.times_us.append(time_us)
-        if fitting.elements:
-            yield fitting.windowed()
+        try:
+            fitted = self._fitted(batch)
+        except UnwritableError:
+            # The batch keeps its order; only the events that do not fit leave it.
+            fitting = ElementBatch([], [])
+            for element, time_us in zip(batch.elements, batch.times_us, strict=True):
+                if type(element) is not BucketRun and (reason := unfit([element], self._mode)):
+                    yield self._refuse(single(element, time_us), reason)
+                else:
+                    fitting.elements.append(element)
+                    fitting.times_us.append(time_us)
+            fitted = self._fitted(fitting)
+        if fitted.elements:
+            yield fitted.windowed()
+
+    def _fitted(self, batch: ElementBatch) -> ElementBatch:
+        """Return the output for a batch of events that fit.
+
+        Raises:
+            UnwritableError: an event does not fit.
+        """
+        if self._rows is not None:
+            return self._rows(batch)
+        check_fit(batch.elements, self._mode)
+        return batch
 
     def _refuse(self, event: WindowedValue, reason: str) -> Any:
         """Return the output for an event that does not fit, or raise its error."""
@@ -122,20 +141,29 @@ def _size(image: Image | None) -> int:
 
 def unfit(events: list[ChangeEvent], mode: Mode = "log") -> str:
     """Return why a target of rows can never hold some events; "" if it can hold all."""
+    try:
+        check_fit(events, mode)
+    except UnwritableError as error:  # names table and column, and shows no value
+        return str(error)
+    return ""
+
+
+def check_fit(events: list[ChangeEvent], mode: Mode) -> None:
+    """Check that a target of rows can hold events.
+
+    Raises:
+        UnwritableError: it can never hold one of them.
+    """
     from penstock.event.change_rows import check_images
 
     # A check builds columns, so events of one schema are checked together.
     by_schema: dict[Any, list[ChangeEvent]] = {}
     for event in events:
         by_schema.setdefault(event.schema, []).append(event)
-    try:
-        for schema, group in by_schema.items():
-            # A log needs no key.
-            if mode != "log":
-                for event in group:
-                    if event.op not in _WITHOUT_ROW:
-                        replicable_key(event)
-            check_images(group, schema)
-    except UnwritableError as error:  # names table and column, and shows no value
-        return str(error)
-    return ""
+    for schema, group in by_schema.items():
+        # A log needs no key.
+        if mode != "log":
+            for event in group:
+                if event.op not in _WITHOUT_ROW:
+                    replicable_key(event)
+        check_images(group, schema)

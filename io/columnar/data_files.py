@@ -19,7 +19,7 @@ from typing import Protocol, cast
 import msgspec
 
 from penstock.event.model import ChangeEvent, Column, Source, TableSchema
-from penstock.io.columnar.parquet import events_of
+from penstock.io.columnar.block_events import events_of
 from penstock.io.columnar.replica import TableEvents
 from penstock.io.staging.batch import EventBlocks, StagedBatch
 from penstock.io.staging.blocks import RecordBlock

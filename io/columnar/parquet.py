@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
 from penstock.errors import UsageError
-from penstock.event.model import ChangeEvent, TableSchema
-from penstock.event.schema_changes import merged_schema
+from penstock.event.model import ChangeEvent
+from penstock.io.columnar.block_events import events_of, schema_of
 from penstock.io.columnar.options import ParquetCompression
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.preview import Written
@@ -34,18 +33,23 @@ class ParquetRows:
 
     def content(self, blocks: Iterable[RecordBlock]) -> Iterator[bytes]:
         """Yield the whole file in one part: its footer, which comes last, describes all of it."""
-        from penstock.event.change_rows import change_row_schema, change_rows
+        import pyarrow
 
-        kept, schemas, groups = list(blocks), [], []
-        # One row group per block bounds the memory that a reader needs.
-        for block in kept:
-            events = list(events_of(block))
-            schemas.append(schema_of(events))
-            groups.append(change_rows(events, schemas[-1]))
+        from penstock.event.change_rows import change_row_schema, change_rows
+        from penstock.io.columnar.row_runs import rows_of_block
+
+        kept = list(blocks)
+        tables = [rows_of_block(block) for block in kept]
         # Parquet needs the whole schema before the first row group. Nearly always all blocks have the same.
-        schema = functools.reduce(merged_schema, schemas, TableSchema(()))
-        if any(each != schema for each in schemas):
-            groups = [change_rows(list(events_of(block)), schema) for block in kept]
+        shapes = {table.schema for each in tables for table in each}
+        if len(shapes) == 1:
+            # One row group per block bounds the memory that a reader needs.
+            groups = [pyarrow.concat_tables(each) for each in tables if each]
+            yield parquet_file(groups, shapes.pop(), self.compression)
+            return
+        # Only events can have new columns in one file: rows in Arrow are of a bucket for one version of the columns.
+        schema = schema_of(event for block in kept for event in events_of(block))
+        groups = [change_rows(list(events_of(block)), schema) for block in kept]
         yield parquet_file(groups, change_row_schema(schema), self.compression)
 
     def rows_of_event(self, event: ChangeEvent, table: str) -> list[Written]:
@@ -66,22 +70,3 @@ def parquet_file(groups: Iterable[Any], schema: Any, compression: ParquetCompres
         for group in groups:
             writer.write_table(group)
     return buffer.getvalue()
-
-
-def events_of(block: RecordBlock) -> Iterator[ChangeEvent]:
-    """Yield the events of a block whose records are encoded events."""
-    from penstock.event.coder import decode_event
-
-    return (decode_event(record) for _, record in block.records())
-
-
-def schema_of(events: Iterable[ChangeEvent]) -> TableSchema:
-    """Return the columns of all events."""
-    schema = last = TableSchema(())
-    for event in events:
-        # Compared by identity: events of one table share the object, and comparing columns would cost more than the
-        # merge.
-        if event.schema is not last:
-            last = event.schema
-            schema = merged_schema(schema, last)
-    return schema

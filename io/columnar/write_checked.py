@@ -9,7 +9,7 @@ import apache_beam as beam
 from typing_extensions import Self
 
 from penstock.event.model import ChangeEvent
-from penstock.io.columnar.check import CheckRows
+from penstock.io.columnar.check import CheckRows, MakeRows
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging.dead_letter_limit import check_limit, stop_at_refused
 from penstock.io.staging.preview import Preview
@@ -20,13 +20,21 @@ from penstock.tables import TableSelection
 class WriteCheckedRows(beam.PTransform):
     """Applies `write` to the change events that `CheckRows` lets pass. `target` names the target in messages.
 
-    `always`: whether events are checked also without an error output.
+    `always`: whether events are checked also without an error output. `rows`: see `CheckRows`.
     """
 
     def __init__(
-        self, target: str, label: str, write: beam.PTransform, mode: Mode = "log", *, always: bool = True
+        self,
+        target: str,
+        label: str,
+        write: beam.PTransform,
+        mode: Mode = "log",
+        *,
+        always: bool = True,
+        rows: MakeRows | None = None,
     ) -> None:
         super().__init__()
+        self._make_rows = rows
         self._always = always
         self._target, self._write_label, self._write, self._rows_mode = target, label, write, mode
         self._divides = False
@@ -61,7 +69,7 @@ class WriteCheckedRows(beam.PTransform):
         return preview
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        check = CheckRows(self._target, self._rows_mode, divides=self._divides)
+        check = CheckRows(self._target, self._rows_mode, divides=self._divides, rows=self._make_rows)
         if not self._divides:
             # `always` is False where the write itself finds such a row before the commit.
             return (events | check if self._always else events) | self._write_label >> self._write

@@ -42,10 +42,23 @@ class Layout:
             raise UsageError(f"shards must be 1 or more, got {self.shards!r}.")
 
     def __call__(self, event: ChangeEvent, event_us: int) -> str:
+        shard = shard_of(event, self.shards)
+        return self._bucket_of(self.table_of(event), event.schema, event_us, shard)
+
+    @property
+    def needs_events(self) -> bool:
+        """Whether the bucket depends on more than the source, the columns and the event time."""
+        return callable(self.table) or self.shards > 1
+
+    def bucket_of(self, source: Source, schema: TableSchema, event_us: int) -> str:
+        """Return the bucket of all events of a source with these columns and this time. Not with `needs_events`."""
+        table = self.table if isinstance(self.table, str) else _table_folder(source)
+        return self._bucket_of(table, schema, event_us, 0)
+
+    def _bucket_of(self, table: str, schema: TableSchema, event_us: int, shard: int) -> str:
         # Days are counted from hours, so both use one function for the folder.
         hour = event_hour(event_us) if self.partition_by == "hour" else event_hour(event_us) // 24
-        shard = shard_of(event, self.shards)
-        return _bucket(self.table_of(event), event.schema, hour, self.partition_by, shard, self.shards)
+        return _bucket(table, schema, hour, self.partition_by, shard, self.shards)
 
     def table_of(self, event: ChangeEvent) -> str:
         """Return the name of the folder of a table, before characters are escaped."""

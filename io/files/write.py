@@ -12,8 +12,7 @@ from penstock.event.model import Source
 from penstock.io.files.json_lines import JsonLines, json_line
 from penstock.io.files.names import Key, bucket_name, event_hour, stable_hash
 from penstock.io.files.options import JsonLinesSinkOptions
-from penstock.io.staging.blocks import RecordRun
-from penstock.io.staging.collect import Place
+from penstock.io.staging.blocks import BucketRun, RecordRun
 from penstock.io.staging.names import folder_name
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.staged_file import PublishedFile
@@ -111,15 +110,15 @@ class _Lines:
         table = self.table if isinstance(self.table, str) else self.table(element)
         return bucket_name(table, event_hour(event_us), self._shard(element), self.shards)
 
-    def places(self, run: RecordRun) -> Iterator[Place]:
+    def places(self, run: RecordRun) -> Iterator[BucketRun]:
         """Yield the buckets of the lines of a run, whose key is the pair (table, key)."""
         table, keys, lines, times_us = run
         if self.shards == 1 and event_hour(min(times_us)) == event_hour(max(times_us)):  # nearly always
-            yield bucket_name(table, event_hour(times_us[0]), 0, 1), times_us, lines
+            yield BucketRun(bucket_name(table, event_hour(times_us[0]), 0, 1), times_us, lines)
             return
         for number, (time_us, line) in enumerate(zip(times_us, lines, strict=True)):
             shard = stable_hash((table, keys[number])) % self.shards if keys and self.shards > 1 else 0
-            yield bucket_name(table, event_hour(time_us), shard, self.shards), (time_us,), (line,)
+            yield BucketRun(bucket_name(table, event_hour(time_us), shard, self.shards), (time_us,), (line,))
 
     def _shard(self, element: Any) -> int:
         if self.shard is None:

@@ -9,6 +9,7 @@ from penstock.event.coder import encode_event
 from penstock.event.model import ChangeEvent
 from penstock.extras import require_extra
 from penstock.io.columnar.avro import AvroRows
+from penstock.io.columnar.check import MakeRows
 from penstock.io.columnar.parquet import ParquetRows
 from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.files.layout import Layout
@@ -30,28 +31,34 @@ class RowFormat(FileFormat, Protocol):
 class _WriteRows(WriteCheckedRows):
     """The base of sinks that write change rows into files."""
 
-    def __init__(self, target: str, format: RowFormat, *, options: RowFileOptions) -> None:
-        self._layout, self._format = Layout(options.table, options.partition_by, options.shards), format
+    def __init__(
+        self, target: str, format: RowFormat, *, options: RowFileOptions, rows: MakeRows | None = None
+    ) -> None:
+        self.layout, self._format = _layout(options), format
         policy = RollingPolicy(round(options.roll_seconds * 1e6), options.roll_bytes)
         write = WriteStagedFiles(
             store_of(options.output),
             encode=encode_event,
-            bucket=self._layout,
+            bucket=self.layout,
             format=format,
             policy=policy,
             marks_complete=options.mark_complete,
-            folders=None if callable(options.table) else self._layout.folders_of,
+            folders=None if callable(options.table) else self.layout.folders_of,
         )
-        super().__init__(target, "Write", write)
+        super().__init__(target, "Write", write, rows=rows)
 
     @property
     def preview(self) -> Preview:
         """The rows of one event; see `penstock.io.staging.preview`."""
-        return partial(_rows_of_event, self._format, self._layout)
+        return partial(_rows_of_event, self._format, self.layout)
 
     def display_data(self) -> dict[str, Any]:
-        layout = self._layout
+        layout = self.layout
         return {**super().display_data(), "partition_by": layout.partition_by, "shards": layout.shards}
+
+
+def _layout(options: RowFileOptions) -> Layout:
+    return Layout(options.table, options.partition_by, options.shards)
 
 
 def _rows_of_event(format: RowFormat, layout: Layout, event: ChangeEvent) -> list[Written]:
@@ -78,7 +85,11 @@ class WriteToParquet(ParquetSinkOptions, _WriteRows):
 
     def __post_init__(self) -> None:
         require_extra("parquet", "pyarrow")
-        _WriteRows.__init__(self, "a Parquet file", ParquetRows(self.compression), options=self)
+        # Imported here, so that the module can be loaded without the extra.
+        from penstock.io.columnar.row_runs import EventRows
+
+        rows = EventRows(_layout(self))
+        _WriteRows.__init__(self, "a Parquet file", ParquetRows(self.compression), options=self, rows=rows)
 
 
 class WriteToAvro(AvroSinkOptions, _WriteRows):

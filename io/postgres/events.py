@@ -34,7 +34,7 @@ from penstock.io.postgres.column_types import text_reader
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction, Row, Table
 from penstock.io.postgres.text_values import Convert
 
-_OPS = {
+OPS = {
     ChangeKind.INSERT: Op.CREATE,
     ChangeKind.UPDATE: Op.UPDATE,
     ChangeKind.DELETE: Op.DELETE,
@@ -133,7 +133,7 @@ class _Table:
                 key = canonical_key(self.schema, key)
         return ChangeEvent(
             self.source,
-            _OPS[record.kind],
+            OPS[record.kind],
             record.event_timestamp,
             key,
             before,

@@ -87,6 +87,17 @@ class RecordRun(NamedTuple):
     times_us: list[int]
 
 
+class BucketRun(NamedTuple):
+    """Encoded records of one bucket in order, with the event time of each in µs since 1970. Never empty.
+
+    A record may hold the rows of the records that follow it. These are empty, so that every row still counts as one.
+    """
+
+    bucket: str
+    times_us: Sequence[int]
+    records: Sequence[bytes]
+
+
 def blocks_of(records: Sequence[TimedRecord]) -> Iterator[RecordBlock]:
     """Yield `records` in blocks of a limited size, so that a large file is not copied as a whole."""
     # The slices bound what `join` copies at once.

@@ -13,13 +13,10 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.batches import ElementBatch
-from penstock.io.staging.blocks import BLOCK_RECORDS, RecordBlock, RecordRun
+from penstock.io.staging.blocks import BLOCK_RECORDS, BucketRun, RecordBlock, RecordRun
 from penstock.io.staging.file_stager import FileStager
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.pace import Pace, current_pace
-
-Place = tuple[str, Sequence[int], Sequence[bytes]]
-"""A bucket, and the event times and records that belong to it."""
 
 BLOCK_BYTES = 256 * 1024
 """A bundle emits its blocks when all of them together have this many bytes."""
@@ -76,7 +73,7 @@ class WholeFiles:
 class CollectRecordsFn(beam.DoFn):
     """Element, or batch of elements, to (bucket, block of records). A block holds what one bundle has for a bucket.
 
-    In a batch, a `RecordRun` is records that are encoded already.
+    In a batch, a `RecordRun` and a `BucketRun` are records that are encoded already.
 
     Order: the records of a bucket keep the order of the bundle's elements. What repeats: everything, with the bundle.
     Watermark: a block has the earliest event time of its records. State: at most `BLOCK_BYTES` of records, until the
@@ -85,7 +82,7 @@ class CollectRecordsFn(beam.DoFn):
     Args:
         encode: a function from an element to its record.
         bucket: a function from an element and its event time, in µs since 1970, to its bucket.
-        places: a function from a run to the buckets of its records; None: there are no runs.
+        places: a function from a `RecordRun` to the buckets of its records; None: there are none.
         closes: buckets that get no records any more, and of which a checkpoint may have open files. They are closed in
             the epoch of the records that come now, and so are not published after them.
         whole_files: how this step stages files itself; None: it does not.
@@ -96,7 +93,7 @@ class CollectRecordsFn(beam.DoFn):
         encode: Callable[[Any], bytes],
         bucket: Callable[[Any, int], str],
         *,
-        places: Callable[[RecordRun], Iterable[Place]] | None = None,
+        places: Callable[[RecordRun], Iterable[BucketRun]] | None = None,
         closes: Sequence[str] = (),
         whole_files: WholeFiles | None = None,
     ) -> None:
@@ -122,9 +119,11 @@ class CollectRecordsFn(beam.DoFn):
         changed = set()
         if type(element) is ElementBatch:
             for each, event_us in zip(element.elements, element.times_us, strict=True):
-                if type(each) is RecordRun and self._places is not None:
-                    for place in self._places(each):
-                        changed.add(self._add(*place))
+                if type(each) is BucketRun:
+                    changed.add(self._add(*each))
+                elif type(each) is RecordRun and self._places is not None:
+                    for run in self._places(each):
+                        changed.add(self._add(*run))
                 else:
                     changed.add(self._add(self._bucket(each, event_us), (event_us,), (self._encode(each),)))
         else:

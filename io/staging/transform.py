@@ -9,8 +9,8 @@ import apache_beam as beam
 
 from penstock.datasets import Dataset
 from penstock.event.model import Source
-from penstock.io.staging.blocks import RecordRun
-from penstock.io.staging.collect import CollectRecordsFn, Place, WholeFiles, in_global_window
+from penstock.io.staging.blocks import BucketRun, RecordRun
+from penstock.io.staging.collect import CollectRecordsFn, WholeFiles, in_global_window
 from penstock.io.staging.file_stager import FileStager
 from penstock.io.staging.folder_datasets import folder_dataset
 from penstock.io.staging.format import FileFormat
@@ -50,7 +50,7 @@ class WriteStagedFiles(beam.PTransform):
         *,
         encode: Callable[[Any], bytes],
         bucket: Callable[[Any, int], str],
-        places: Callable[[RecordRun], Iterable[Place]] | None = None,
+        places: Callable[[RecordRun], Iterable[BucketRun]] | None = None,
         format: FileFormat,
         policy: RollingPolicy,
         in_event_time_order: bool = False,

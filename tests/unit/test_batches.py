@@ -92,10 +92,10 @@ def test_a_bad_element_leaves_its_batch_and_keeps_its_time(batched: bool) -> Non
         assert_that(failures, equal_to(expected), label="bad")
 
 
-def runs_of(elements: list[str], times_us: list[int]) -> list[RecordRun]:
+def runs_of(elements: list[str], times_us: list[int]) -> tuple[list[RecordRun], list[int]]:
     if "bb" in elements:
         raise ValueError("no bb")
-    return [RecordRun("t", None, [each.encode() for each in elements], times_us)]
+    return [RecordRun("t", None, [each.encode() for each in elements], times_us)], [min(times_us)]
 
 
 def test_a_bad_element_leaves_its_batch_although_the_batch_is_processed_as_a_whole() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
@@ -24,6 +23,9 @@ from penstock.transforms.formats.formatted import (
 from penstock.transforms.tables import table_name
 
 LineContent = Literal["values", "messages"]
+
+Runs = tuple[list[RecordRun], list[int]]
+"""Runs, and the earliest event time of each in µs since 1970."""
 
 _json = msgspec.json.Encoder().encode
 
@@ -85,15 +87,16 @@ class RecordLines:
             Line(table, record.key, line) for record in records if (line := self.line(record)) is not None
         ]
 
-    def runs(self, elements: list[Any], times_us: list[int]) -> list[RecordRun]:
+    def runs(self, elements: list[Any], times_us: list[int]) -> Runs:
         """Return the lines of elements with these event times, in their order.
 
         Raises:
             ValueError: the format cannot express one of the elements.
         """
         of_batch = None if self._messages else getattr(self._format, "runs", None)
-        runs: list[RecordRun] = (of_batch or partial(line_runs, self))(elements, times_us)
-        return runs
+        if of_batch is None:
+            return line_runs(self, elements, times_us)
+        return _with_times(of_batch(elements, times_us))
 
     def barrier(self, table: str, watermark: int) -> Line:
         """Return the line of a barrier of a YDB changefeed; `watermark` is in nanoseconds.
@@ -122,9 +125,7 @@ class RecordLines:
         return _json(message)
 
 
-def line_runs(
-    lines_of: Callable[[Any], Iterable[Line]], elements: list[Any], times_us: list[int]
-) -> list[RecordRun]:
+def line_runs(lines_of: Callable[[Any], Iterable[Line]], elements: list[Any], times_us: list[int]) -> Runs:
     """Return the lines of elements with these event times, in their order."""
     runs: list[RecordRun] = []
     table = None
@@ -139,7 +140,11 @@ def line_runs(
             keys.append(line.key)
             records.append(json_line(line.line))
             times.append(time_us)
-    return runs
+    return _with_times(runs)
+
+
+def _with_times(runs: list[RecordRun]) -> Runs:
+    return runs, [min(run.times_us) for run in runs]
 
 
 def _embedded(encoded: bytes | None) -> Any:

@@ -39,8 +39,7 @@ def test_runs_of_lines_land_where_single_lines_land(given_lines, shards):
     elements = [Line(table, key, text) for table, key, text, _ in given_lines]
     times_us = [time_us for *_, time_us in given_lines]
     runs = line_runs(lambda line: [line], elements, times_us)
-    earliest = [min(run.times_us) for run in runs]
-    assert collected(runs, earliest, shards) == collected(elements, times_us, shards)
+    assert collected(*runs, shards) == collected(elements, times_us, shards)
 
 
 def test_a_line_with_a_line_break_is_refused():
