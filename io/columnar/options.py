@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from penstock.errors import UsageError
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging.options import SchemaChangeOptions, StagingOptions, TombstoneOptions
 from penstock.options import options
@@ -31,5 +32,11 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
 
     @property
     def mark_seconds(self) -> float | None:
-        """The time between two marks; None: there are none."""
+        """The time between two marks; None: there are none.
+
+        Raises:
+            UsageError: it is negative.
+        """
+        if self.mark_complete_seconds < 0:
+            raise UsageError(f"mark_complete_seconds must be 0 or more, got {self.mark_complete_seconds!r}.")
         return self.mark_complete_seconds if self.mark_complete else None

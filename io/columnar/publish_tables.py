@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.errors import UsageError
 from penstock.io.columnar.data_files import PublishDataFiles
 from penstock.io.columnar.log_target import LogFilesTarget
-from penstock.io.columnar.options import TableSinkOptions
 from penstock.io.staging.batch import EventBlocks
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.epochs import EpochTarget
+from penstock.io.staging.options import StagingOptions
 from penstock.io.staging.publish_epochs import PublishEpochs
 
 
-def publish_tables(target: EpochTarget, *, options: TableSinkOptions) -> PublishEpochs:
+def publish_tables(target: EpochTarget, *, options: StagingOptions) -> PublishEpochs:
     """Return the transform that publishes events to tables; see `PublishEpochs`.
 
     All events are in one shard, so each epoch publishes the next part of the order of every table. A change of a key
@@ -20,12 +19,7 @@ def publish_tables(target: EpochTarget, *, options: TableSinkOptions) -> Publish
     the commits. Earlier versions had four shards by key.
 
     The change log of a target of data files is written by the tasks; see `PublishDataFiles`.
-
-    Raises:
-        UsageError: the time between two marks is negative.
     """
-    if options.mark_complete_seconds < 0:
-        raise UsageError(f"mark_complete_seconds must be 0 or more, got {options.mark_complete_seconds!r}.")
     if isinstance(target, LogFilesTarget) and target.mode == "log":
         return PublishDataFiles(target, options=options)
     return PublishEpochs(
