@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from penstock.lazy import load
 
 if TYPE_CHECKING:
+    from penstock.io.kafka.complete import complete_until
     from penstock.io.kafka.errors import KafkaTargetError
     from penstock.io.kafka.write import WriteToKafka
 
-__all__ = ["KafkaTargetError", "WriteToKafka"]
+__all__ = ["KafkaTargetError", "WriteToKafka", "complete_until"]
 
-_HOMES = {"KafkaTargetError": "errors", "WriteToKafka": "write"}
+_HOMES = {"KafkaTargetError": "errors", "WriteToKafka": "write", "complete_until": "complete"}
 
 
 def __getattr__(name: str) -> Any:

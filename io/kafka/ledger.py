@@ -7,7 +7,7 @@ idle group after `offsets.retention.minutes` (seven days by default), and then t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
@@ -78,17 +78,7 @@ class Ledger:
     def __init__(self, config: dict[str, Any], topic: str, writer: str, name: str) -> None:
         self._topic, self._writer = topic, writer
         # The group never subscribes, so it has no members and no rebalances: it only stores an offset.
-        self._consumer = Consumer(
-            {
-                **config,
-                "group.id": f"penstock-{name}",
-                "enable.auto.commit": False,
-                # Otherwise an offset would be read that belongs to an open transaction.
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-            },
-            logger=CLIENT_LOG,
-        )
+        self._consumer = Consumer(reader_settings(config, f"penstock-{name}"), logger=CLIENT_LOG)
 
     def read(self) -> StoredEntry | None:
         """Return the last delivery of the writer, or None if there is none.
@@ -121,25 +111,46 @@ class Ledger:
         self._consumer.close()
 
     def _read_copy(self) -> StoredEntry | None:
-        """Read the compacted topic from its beginning: the last record with the writer's key counts."""
-        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-        newest = None
-        try:
-            while True:
-                message = self._consumer.poll(_REQUEST_SECONDS)
-                if message is None:
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-                error = message.error()
-                if error is None:
-                    value = message.value()
-                    if message.key() == self._writer.encode() and value is not None:
-                        newest = decode_entry(value)
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return newest
-                else:
-                    raise KafkaException(error)
-        finally:
-            self._consumer.unassign()
+        value = newest_values(self._consumer, self._topic).get(self._writer.encode())
+        return None if value is None else decode_entry(value)
+
+
+def reader_settings(config: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return the settings of a consumer for `newest_values`. It stores offsets only if it is told to."""
+    return {
+        **config,
+        "group.id": group,
+        "enable.auto.commit": False,
+        # Otherwise a record or an offset would be read that belongs to an open transaction.
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+    }
+
+
+def newest_values(consumer: Consumer, topic: str) -> dict[bytes, bytes]:
+    """Read the only partition of a compacted topic from its beginning; return the last value of each key.
+
+    Raises:
+        KafkaException: the broker refuses, or did not answer.
+    """
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    newest: dict[bytes, bytes] = {}
+    try:
+        while True:
+            message = consumer.poll(_REQUEST_SECONDS)
+            if message is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            error = message.error()
+            if error is None:
+                key, value = message.key(), message.value()
+                if key is not None and value is not None:
+                    newest[bytes(key)] = bytes(value)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return newest
+            else:
+                raise KafkaException(error)
+    finally:
+        consumer.unassign()
 
 
 def _within(seconds: float, request: Callable[[], None]) -> None:

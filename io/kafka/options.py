@@ -39,5 +39,10 @@ class KafkaSinkOptions(SendOptions):
     ledger_topic: str = "penstock-ledger"
     """Compacted topic with one partition, in which the sink notes what it has written. It is created if it is
     missing."""
+    mark_complete: bool = False
+    """Whether records in complete_topic say until which commit time the topics are complete. Needs the guarantee
+    transactional."""
+    complete_topic: str = "penstock-complete"
+    """Compacted topic with one partition for these records. It is created if it is missing."""
     config: Annotated[Mapping[str, Any] | None, Accepts(example="sasl.password=${env:KAFKA_PASSWORD}")] = None
     """Settings of librdkafka for all clients, such as ``security.protocol`` and ``sasl.password``."""

@@ -21,7 +21,8 @@ from penstock.io.kafka.errors import (
 )
 from penstock.io.kafka.ledger import LEDGER_CONFIG, Ledger, StoredEntry
 from penstock.io.kafka.target import KafkaTarget
-from penstock.io.kafka.values import Record, records_of, topics_of
+from penstock.io.kafka.values import COMPLETE_UNTIL, Record, records_of, topics_of
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import (
     Delivery,
     EventBatch,
@@ -95,6 +96,25 @@ class KafkaSender:
                 # may fail too (librdkafka 2.16: "skipped sequence numbers").
                 self._transactions.pop(delivery.writer).close()
 
+    def mark_complete(self, job: str, sink: str, record: int, until_us: int) -> None:
+        """Add a mark to the topic of marks; see `penstock.publish.MarksComplete`."""
+        mark = Mark.of(job, sink, record, until_us)
+        topic = self._target.complete_topic
+        with self._errors():
+            self._create({topic} - self._existing(), 1, LEDGER_CONFIG)
+            # The ledger has the number of the last mark. To open the writer fences the producer of a driver that was
+            # paused between its comparison and its commit.
+            writer = self._writer(f"{sink}/{job}/complete")
+            if writer.entry is not None and record <= writer.entry.epoch:
+                return
+            attempt = _Attempt()
+            headers = [(COMPLETE_UNTIL, mark.complete_until.encode())]
+            key = f"{sink}/{job}".encode()
+            writer.producer.begin_transaction()
+            writer.open.produce([Record(0, topic, key, mark.encoded, until_us // 1000, headers)], attempt)
+            attempt.raise_error()
+            writer.commit(StoredEntry(0, record), attempt)
+
     def close(self) -> None:
         for writer in self._transactions.values():
             writer.close()
@@ -118,10 +138,7 @@ class KafkaSender:
             return None
         sent = attempt.sent()
         entry = StoredEntry(*delivery.position, tuple((each.index, each.reason) for each in sent.refused))
-        writer.ledger.write(writer.producer, entry)
-        writer.open.flush(attempt)
-        writer.producer.commit_transaction(_FLUSH_SECONDS)
-        writer.entry = entry
+        writer.commit(entry, attempt)
         return sent
 
     def _send_idempotently(self, events: EventBatch) -> Sent:
@@ -223,6 +240,13 @@ class _Writer:
         self.producer.init_transactions(_REQUEST_SECONDS)
         self.entry: StoredEntry | None = self.ledger.read()
 
+    def commit(self, entry: StoredEntry, attempt: _Attempt) -> None:
+        """End the open transaction with an entry in the ledger."""
+        self.ledger.write(self.producer, entry)
+        self.open.flush(attempt)
+        self.producer.commit_transaction(_FLUSH_SECONDS)
+        self.entry = entry
+
     def close(self) -> None:
         # A transaction that stays open hides later records from readers until it times out.
         with suppress(KafkaException):
@@ -274,6 +298,11 @@ class _Attempt:
             raise KafkaException(self._error)
         self.alone |= self._suspects
         self._suspects, self._changed, self._error = set(), False, None
+
+    def raise_error(self) -> None:
+        """Raise a KafkaException if a record of the current try was not written."""
+        if self._error is not None or self._suspects:
+            raise KafkaException(self._error or KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
 
     def sent(self) -> Sent:
         return Sent(tuple(self.refused[index] for index in sorted(self.refused)))

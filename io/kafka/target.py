@@ -28,6 +28,8 @@ class KafkaTarget:
     replication_factor: int = KafkaSinkOptions.replication_factor
     topic_config: tuple[tuple[str, str], ...] = ()
     ledger_topic: str = KafkaSinkOptions.ledger_topic
+    mark_complete: bool = KafkaSinkOptions.mark_complete
+    complete_topic: str = KafkaSinkOptions.complete_topic
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property

@@ -15,6 +15,9 @@ from penstock.io.staging.format import Format
 EVENT_ID, VERSION = "penstock.id", "penstock.version"
 """Headers of every record: the id of its event, and its version as sortable text."""
 
+COMPLETE_UNTIL = "penstock.complete_until"
+"""Header of a record that says until when the topics of a sink are complete: the time as text."""
+
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 

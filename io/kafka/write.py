@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from penstock.errors import UsageError
 from penstock.io.kafka.options import Guarantee, KafkaSinkOptions
 from penstock.io.kafka.target import KafkaTarget
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
@@ -18,6 +19,7 @@ def connector_of(target: KafkaTarget) -> Connector:
         sender_name="penstock.io.kafka.sender:KafkaSender",
         preview_name="penstock.io.kafka.preview:written_records",
         extra="kafka",
+        marks_complete=target.mark_complete,
     )
 
 
@@ -50,6 +52,11 @@ class WriteToKafka(KafkaSinkOptions, SendAfterCommit):
     def __post_init__(self) -> None:
         check_choice("guarantee", self.guarantee, get_args(Guarantee))
         check_placeholders("topic", self.topic, ("topic", *SOURCE_NAMES))
+        if self.mark_complete and self.guarantee != "transactional":
+            raise UsageError(
+                "mark_complete needs guarantee=transactional: without a transaction, a driver that was paused could "
+                "write an older time behind a newer one. Ask the checkpoint instead (penstock wait)."
+            )
         target = KafkaTarget(
             self.bootstrap_servers,
             self.format,
@@ -60,6 +67,8 @@ class WriteToKafka(KafkaSinkOptions, SendAfterCommit):
             self.replication_factor,
             tuple((self.topic_config or {}).items()),
             self.ledger_topic,
+            self.mark_complete,
+            self.complete_topic,
             dict(self.config or {}),
         )
         SendAfterCommit.__init__(self, connector_of(target), options=self)
