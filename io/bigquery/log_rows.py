@@ -29,7 +29,7 @@ LOG_FIELDS = (
 )
 """Columns of a change log."""
 
-LEDGER, STREAMS = "penstock_ledger", "penstock_streams"
+LEDGER, STREAMS, COMPLETE = "penstock_ledger", "penstock_streams", "penstock_complete"
 
 LEDGER_FIELDS = (
     Field("writer", "STRING", "REQUIRED"),
@@ -50,6 +50,12 @@ STREAMS_FIELDS = (
     Field("epoch", "INT64", "REQUIRED"),
     Field("rows_before", "INT64", "REQUIRED"),
     Field("chosen", "BOOL", "REQUIRED"),
+)
+COMPLETE_FIELDS = (
+    Field("job", "STRING", "REQUIRED"),
+    Field("sink", "STRING", "REQUIRED"),
+    Field("record", "INT64", "REQUIRED"),
+    Field("complete_until", "TIMESTAMP", "REQUIRED"),
 )
 
 _encode = msgspec.json.Encoder().encode

@@ -37,6 +37,7 @@ from penstock.io.bigquery.services import (
     WriteApi,
 )
 from penstock.io.bigquery.target import BigQueryTarget
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import (
     PARTLY_WRITTEN,
     Delivery,
@@ -117,6 +118,10 @@ class LogSender:
             if is_delivered(entries.last, delivery):
                 return Sent(entries.refused)
             raise _contradiction(error.table) from None
+
+    def mark_complete(self, job: str, sink: str, record: int, until_us: int) -> None:
+        """Set the time until which the target is complete; see `penstock.publish.MarksComplete`."""
+        self._warehouse.mark_complete(Mark.of(job, sink, record, until_us))
 
     def close(self) -> None:
         self._api.close()

@@ -30,6 +30,9 @@ class BigQuerySinkOptions(TargetTableOptions, SendOptions):
     nanoseconds: Nanoseconds = "refuse"
     """What happens in the mode current to times with nanoseconds, which BigQuery does not have: they are refused, or
     truncated to microseconds. In keys they are always refused."""
+    mark_complete: bool = False
+    """Whether the table ``penstock_complete`` says until which commit time the target is complete. Only in the mode
+    log."""
     credentials_file: Annotated[str | None, Accepts(example="/run/secrets/bigquery.json")] = None
     """JSON file with Google credentials, on the driver and on each worker. Default: the application default
     credentials."""

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from penstock.event.model import TableSchema
 from penstock.io.bigquery.columns import Field
 from penstock.io.bigquery.rows import RowLayout
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry
 
 DEFAULT_STREAM = "_default"
@@ -95,6 +96,9 @@ class Warehouse(Protocol):
 
     def read_ledger(self, writer: str) -> list[LedgerRow]:
         """Return the last entry of each table of a writer. Entries that were acknowledged before are seen."""
+
+    def mark_complete(self, mark: Mark) -> None:
+        """Set the time until which a sink has completed the dataset, unless it has a mark of a later record."""
 
     def batch_indexes(self, table: str, writer: str, epoch: int) -> list[int]:
         """Return the indexes of the events of a batch that are in a log, in increasing order."""

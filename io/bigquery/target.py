@@ -27,6 +27,7 @@ class BigQueryTarget:
     create_tables: bool = BigQuerySinkOptions.create_tables
     max_staleness_seconds: int = BigQuerySinkOptions.max_staleness_seconds
     nanoseconds: Nanoseconds = BigQuerySinkOptions.nanoseconds
+    mark_complete: bool = BigQuerySinkOptions.mark_complete
     endpoint: str | None = BigQuerySinkOptions.endpoint
     write_endpoint: str | None = BigQuerySinkOptions.write_endpoint
     login: GoogleLogin = field(default_factory=GoogleLogin)

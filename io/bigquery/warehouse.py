@@ -14,9 +14,18 @@ from penstock.event.schema_changes import SchemaChange, plan_schema_change
 from penstock.io.bigquery.clients import classified_errors, rest_client
 from penstock.io.bigquery.columns import COMMITTED_AT, Field, field_of, known_type
 from penstock.io.bigquery.errors import BigQueryTargetError
-from penstock.io.bigquery.log_rows import LEDGER, LEDGER_FIELDS, LOG_FIELDS, STREAMS, STREAMS_FIELDS
+from penstock.io.bigquery.log_rows import (
+    COMPLETE,
+    COMPLETE_FIELDS,
+    LEDGER,
+    LEDGER_FIELDS,
+    LOG_FIELDS,
+    STREAMS,
+    STREAMS_FIELDS,
+)
 from penstock.io.bigquery.services import LedgerRow, Successor
 from penstock.io.bigquery.target import BigQueryTarget
+from penstock.io.staging.complete_marks import Mark
 
 # REST has the old names of some types.
 _NAMES = {"BOOLEAN": "BOOL", "INTEGER": "INT64", "FLOAT": "FLOAT64"}
@@ -82,6 +91,22 @@ class BigQueryWarehouse:
             writer=writer,
         )
         return [LedgerRow(*row) for row in rows]
+
+    def mark_complete(self, mark: Mark) -> None:
+        self._create(COMPLETE, COMPLETE_FIELDS, ())
+        # MERGEs of one table do not run side by side, so a driver that was paused sees the newer record.
+        self._query(
+            f"MERGE `{self._dataset}.{COMPLETE}` AS known USING (SELECT @job AS job, @sink AS sink) AS new "
+            "ON known.job = new.job AND known.sink = new.sink "
+            "WHEN MATCHED AND known.record < @record THEN UPDATE SET record = @record, "
+            "complete_until = TIMESTAMP_MICROS(@until_us) "
+            "WHEN NOT MATCHED THEN INSERT (job, sink, record, complete_until) "
+            "VALUES (@job, @sink, @record, TIMESTAMP_MICROS(@until_us))",
+            job=mark.job,
+            sink=mark.sink,
+            record=mark.record,
+            until_us=mark.until_us,
+        )
 
     def batch_indexes(self, table: str, writer: str, epoch: int) -> list[int]:
         rows = self._query(
@@ -158,7 +183,7 @@ class BigQueryWarehouse:
             if needs_right:
                 self._require_create(name)
             table = bigquery.Table(f"{self._dataset}.{name}", [_schema_field(each) for each in fields])
-            table.clustering_fields = list(clustered)
+            table.clustering_fields = list(clustered) or None
             # Another process may create it at the same moment.
             self._client.create_table(table, exists_ok=True, **_ONCE)
 

@@ -14,6 +14,9 @@ from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_plac
 from penstock.io.staging.connector import Connector
 from penstock.io.staging.send_after_commit import SendAfterCommit
 
+_MARK_SECONDS = 60.0
+"""Each mark is a statement, which costs at least ten megabytes of a query."""
+
 
 def connector_of(target: BigQueryTarget) -> Connector:
     """Return what opens and checks the target."""
@@ -22,6 +25,8 @@ def connector_of(target: BigQueryTarget) -> Connector:
         sender_name="penstock.io.bigquery.sender:open_sender",
         preview_name="penstock.io.bigquery.preview:rows_of_event",
         extra="bigquery",
+        marks_complete=target.mark_complete,
+        mark_seconds=_MARK_SECONDS,
     )
 
 
@@ -55,6 +60,12 @@ class WriteToBigQuery(BigQuerySinkOptions, SendAfterCommit):
         check_choice("mode", self.mode, get_args(Mode))
         check_choice("schema_changes", self.schema_changes, get_args(Policy))
         check_choice("nanoseconds", self.nanoseconds, get_args(Nanoseconds))
+        if self.mark_complete and self.mode != "log":
+            raise UsageError(
+                f"mark_complete needs mode=log, got mode={self.mode}: BigQuery applies the changes of the mode current "
+                "later (max_staleness), so the time could be ahead of the rows. Ask the checkpoint instead (penstock "
+                "wait)."
+            )
         # The documented limit is 24 hours.
         if not isinstance(self.max_staleness_seconds, int) or not 0 <= self.max_staleness_seconds <= 86_400:
             raise UsageError(f"max_staleness_seconds must be 0 to 86400, got {self.max_staleness_seconds!r}.")
@@ -71,6 +82,7 @@ class WriteToBigQuery(BigQuerySinkOptions, SendAfterCommit):
             self.create_tables,
             self.max_staleness_seconds,
             self.nanoseconds,
+            self.mark_complete,
             self.endpoint,
             self.write_endpoint,
             GoogleLogin(self.credentials_file, self.impersonate),

@@ -35,6 +35,7 @@ class Connector:
         extra: the extra of pip with the packages that both modules import.
         marks_complete: whether the target is to say until when it is complete. The sender then has a method
             `mark_complete` (`MarkingSender`).
+        mark_seconds: time, in seconds, between two marks, at least; None: the usual one.
     """
 
     target: Target
@@ -42,6 +43,7 @@ class Connector:
     preview_name: str
     extra: str
     marks_complete: bool = False
+    mark_seconds: float | None = None
 
     @property
     def name(self) -> str:

@@ -31,6 +31,7 @@ from penstock.io.staging.refused import REFUSED, RefusedEvent
 from penstock.io.staging.retry import repeat_while_unavailable
 from penstock.io.staging.roll_batches import staging_store
 from penstock.io.staging.store import FileStore
+from penstock.publish import MARK_SECONDS
 from penstock.tables import EVERY_TABLE, TableSelection
 
 
@@ -86,6 +87,12 @@ class SendBatchesFn(beam.DoFn):
 
     def teardown(self) -> None:
         self._close()
+
+    @property
+    def mark_seconds(self) -> float:
+        """The time between two marks; see `penstock.publish.PacesMarks`."""
+        seconds = self._connector.mark_seconds
+        return MARK_SECONDS if seconds is None else seconds
 
     def mark_complete(self, job: str, record: int, until_us: int) -> None:
         """Let the target say until when it is complete, if that is wanted; see `penstock.publish.MarksComplete`."""

@@ -26,5 +26,7 @@ class SpannerSinkOptions(SendOptions):
     tombstone_days: int = 7
     """Number of days for which the versions of deleted rows stay. At least the retention of the change stream and the
     age at which dead letters are replayed."""
+    mark_complete: bool = False
+    """Whether the table ``PenstockComplete`` says until which commit time the target is complete."""
     emulator_host: str | None = None
     """``host:port`` of an emulator."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,10 +24,20 @@ from penstock.event.replica import (
     fold,
 )
 from penstock.io.spanner.sink.errors import classify_error, is_row_error
-from penstock.io.spanner.sink.ledger import LEDGER, StoredEntry, create_ledger, read_entry, write_entry
+from penstock.io.spanner.sink.ledger import (
+    COMPLETE,
+    LEDGER,
+    StoredEntry,
+    create_complete,
+    create_ledger,
+    read_entry,
+    write_entry,
+    write_mark,
+)
 from penstock.io.spanner.sink.target import SpannerTarget
 from penstock.io.spanner.sink.values import VERSIONS, create_versions, key_text, spanner_value
 from penstock.io.spanner.source import EMULATOR_VARIABLE
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import (
     NOTHING_WRITTEN,
     PARTLY_WRITTEN,
@@ -66,21 +76,23 @@ class SpannerSender:
             self._database = client.instance(target.instance).database(target.database)
 
     def check(self) -> None:
-        """Connect, and create the ledger and the table of versions if they are missing."""
+        """Connect, and create the tables of the sink itself, such as the ledger, if they are missing."""
         with self._errors():
-            statements = [create_ledger(), create_versions(self._target.tombstone_days)]
+            wanted = {LEDGER: create_ledger(), VERSIONS: create_versions(self._target.tombstone_days)}
+            if self._target.mark_complete:
+                wanted[COMPLETE] = create_complete()
             with self._database.snapshot() as snapshot:
                 names = "SELECT TABLE_NAME FROM INFORMATION_SCHEMA.TABLES WHERE TABLE_NAME IN UNNEST(@names)"
                 existing = list(
                     snapshot.execute_sql(
                         names,
-                        params={"names": [LEDGER, VERSIONS]},
+                        params={"names": list(wanted)},
                         param_types={"names": spanner.param_types.Array(spanner.param_types.STRING)},
                     )
                 )
             # A role without the right to change the schema can use tables that an administrator has created.
-            if len(existing) < len(statements):
-                self._database.update_ddl(statements).result(timeout=300)
+            if len(existing) < len(wanted):
+                self._database.update_ddl(list(wanted.values())).result(timeout=300)
         self._ready = True
 
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
@@ -99,6 +111,14 @@ class SpannerSender:
                 assert progress is not None
                 return progress.sent
             return self._continue(delivery, batch, progress, resumed=None)
+
+    def mark_complete(self, job: str, sink: str, record: int, until_us: int) -> None:
+        """Set the time until which the target is complete; see `penstock.publish.MarksComplete`."""
+        mark = Mark.of(job, sink, record, until_us)
+        if not self._ready:
+            self.check()
+        with self._errors():
+            self._transact(lambda transaction: write_mark(transaction, mark))
 
     def close(self) -> None:
         # `Database.close` of the client library (read in 3.71) waits for the thread that renews its session, which
@@ -165,6 +185,10 @@ class SpannerSender:
                 _write_table(transaction, changes)
             write_entry(transaction, writer, after)
 
+        self._transact(work)
+
+    def _transact(self, work: Callable[[Any], None]) -> None:
+        """Run a function in a transaction, again if the transaction is aborted."""
         self._database.run_in_transaction(
             work,
             transaction_tag=self._target.transaction_tag,

@@ -20,6 +20,7 @@ class SpannerTarget:
     database: str
     transaction_tag: str = SpannerSinkOptions.transaction_tag
     tombstone_days: int = SpannerSinkOptions.tombstone_days
+    mark_complete: bool = SpannerSinkOptions.mark_complete
     emulator_host: str | None = SpannerSinkOptions.emulator_host
 
     @property

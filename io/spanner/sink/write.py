@@ -16,6 +16,7 @@ def connector_of(target: SpannerTarget) -> Connector:
         sender_name="penstock.io.spanner.sink.sender:SpannerSender",
         preview_name="penstock.io.spanner.sink.preview:mutations_of_event",
         extra="spanner",
+        marks_complete=target.mark_complete,
     )
 
 
@@ -55,6 +56,7 @@ class WriteToSpanner(SpannerSinkOptions, SendAfterCommit):
             self.database,
             self.transaction_tag,
             self.tombstone_days,
+            self.mark_complete,
             self.emulator_host,
         )
         SendAfterCommit.__init__(self, connector_of(target), options=self)

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 from google.cloud.bigquery_storage_v1 import types
 
+from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
+from penstock.io.bigquery import WriteToBigQuery
 from penstock.io.bigquery.clients import write_client
 from penstock.io.bigquery.errors import BigQueryTargetError
 from penstock.io.bigquery.target import BigQueryTarget
 from penstock.io.bigquery.warehouse import BigQueryWarehouse
 from penstock.io.bigquery.write import connector_of
 from penstock.io.staging.delivery import Delivery, TargetUnavailableError
+from penstock.io.staging.send import SendBatchesFn
 from penstock_emulators.bigquery import BigQueryEmulator
 from tests.integration.bigquery.conftest import Dataset
 from tests.support.changing_table import ChangingTable
@@ -137,3 +140,25 @@ def test_a_service_that_does_not_answer_is_an_outage() -> None:
     with pytest.raises(TargetUnavailableError):
         sender.send(Delivery("sink", "job", 0, 1, 1, 1), events_of(1))
     sender.close()
+
+
+def test_the_time_until_which_a_log_is_complete_moves_on_and_never_back(emulator: BigQueryEmulator) -> None:
+    log = Dataset(emulator, mark_complete=True).create()
+
+    def mark(record: int, until_us: int, sink: str = "one") -> None:
+        SendBatchesFn(connector_of(log.target), sink, None).mark_complete("job", record, until_us)
+
+    noon_us = 1_769_860_800_000_000
+    mark(10, noon_us)
+    # A driver that was paused wakes up.
+    mark(9, noon_us - 1)
+    mark(10, noon_us + 1, "two")
+    mark(11, noon_us + 2, "two")
+    query = "SELECT sink, UNIX_MICROS(complete_until) FROM {d}.penstock_complete ORDER BY sink"
+    assert log.query(query) == [("one", noon_us), ("two", noon_us + 2)]
+    assert SendBatchesFn(connector_of(log.target), "one", None).mark_seconds == 60
+
+
+def test_tables_of_the_current_state_have_no_time() -> None:
+    with pytest.raises(UsageError, match="mark_complete needs mode=log, got mode=current"):
+        WriteToBigQuery(project="p", dataset="d", mode="current", mark_complete=True)

@@ -19,6 +19,7 @@ from penstock.io.spanner.sink.options import TRANSACTION_TAG
 from penstock.io.spanner.sink.target import SpannerTarget
 from penstock.io.spanner.sink.write import connector_of
 from penstock.io.staging.delivery import Delivery, LedgerConflictError, Refusal, Sent, TargetUnavailableError
+from penstock.io.staging.send import SendBatchesFn
 from penstock_emulators.spanner import SpannerEmulator
 from tests.support.changing_table import SCHEMA, changed_table
 
@@ -38,10 +39,12 @@ def emulator() -> Any:
 class Target:
     """A database with the table of the source; each delivery goes through a new sender."""
 
-    def __init__(self, emulator: SpannerEmulator, *, check: bool = True) -> None:
+    def __init__(self, emulator: SpannerEmulator, *, check: bool = True, mark_complete: bool = False) -> None:
         name = f"copy{next(_NUMBERS)}"
         emulator.create_database("penstock-test", "penstock-test", name, DDL)
-        self.target = SpannerTarget("penstock-test", "penstock-test", name, emulator_host=emulator.host)
+        self.target = SpannerTarget(
+            "penstock-test", "penstock-test", name, mark_complete=mark_complete, emulator_host=emulator.host
+        )
         if check:
             connector_of(self.target).check()
         self.epoch = 0
@@ -56,10 +59,10 @@ class Target:
         finally:
             open_sender.close()
 
-    def rows(self) -> list[tuple[Any, ...]]:
+    def rows(self, query: str = "SELECT k, a, b, c FROM orders ORDER BY k") -> list[tuple[Any, ...]]:
         open_sender = connector_of(self.target).open(skip_refused=False)
         with open_sender._database.snapshot() as snapshot:
-            return [tuple(row) for row in snapshot.execute_sql("SELECT k, a, b, c FROM orders ORDER BY k")]
+            return [tuple(row) for row in snapshot.execute_sql(query)]
 
 
 @pytest.fixture
@@ -224,3 +227,28 @@ def test_refused_row_is_reported_again_by_each_repeat_and_the_others_are_written
         assert [each.index for each in sent.refused] == [3]
         assert isinstance(sent.refused[0], Refusal)
     assert [key for key, *_ in target.rows()] == [1, 2, 3, 5, 6, 7]
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "not checked"])
+def test_the_time_until_which_the_target_is_complete_moves_on_and_never_back(
+    emulator: Any, check: bool
+) -> None:
+    target = Target(emulator, check=check, mark_complete=True)
+
+    def mark(record: int, until_us: int, sink: str = "one") -> None:
+        SendBatchesFn(connector_of(target.target), sink, None).mark_complete("job", record, until_us)
+
+    noon_us = 1_769_860_800_000_000
+    mark(10, noon_us)
+    # A driver that was paused wakes up.
+    mark(9, noon_us - 1)
+    mark(10, noon_us + 1, "two")
+    mark(11, noon_us + 2, "two")
+    found = target.rows("SELECT Sink, UNIX_MICROS(CompleteUntil) FROM PenstockComplete ORDER BY Sink")
+    assert found == [("one", noon_us), ("two", noon_us + 2)]
+
+
+def test_without_the_option_there_is_no_table_of_times(target: Target) -> None:
+    SendBatchesFn(connector_of(target.target), "one", None).mark_complete("job", 1, 1)
+    query = "SELECT TABLE_NAME FROM INFORMATION_SCHEMA.TABLES WHERE TABLE_NAME = 'PenstockComplete'"
+    assert target.rows(query) == []
