@@ -1,10 +1,16 @@
-"""Five Maps and a GroupByKey on Spark and on Beam's own FnApiRunner: wall and CPU time of the process tree.
+"""Maps, GroupByKey and CombinePerKey on Spark and on Beam's own FnApiRunner: wall and CPU time of the process tree.
 
-    python benchmarks/batch.py [--records 400000 4000000] [--keys 1000] [--rounds 3]
+    python benchmarks/batch.py [--works maps group combine] [--records 1000000 4000000] [--keys 10000] [--rounds 3]
 
-The pipeline distributes ranges over the workers and turns them into integers. Five Maps follow; the last one emits
-(n % keys, n). After a GroupByKey a step iterates over every group and adds the number of its values to a metric. The
-benchmark checks that metric after each run. Coders are those that Beam infers (VarInt, and pairs of it).
+Each pipeline distributes ranges over the workers and turns them into integers. Coders are those that Beam infers
+(VarInt, and pairs of it). Then come
+
+- *maps*: five Maps, the last of which makes a pair; a DoFn counts the pairs of each bundle;
+- *group*: a Map to (n % keys, n) and a GroupByKey; a step iterates over every group and counts its values;
+- *combine*: a Map to (n % keys, 1) and CombinePerKey(sum); a step adds the sums;
+- *both*: the five Maps of *maps*, then the GroupByKey of *group*.
+
+The benchmark checks the number of records, a metric, after each run.
 
 - *PySparkRunner*, on a session `local[2,4]` with the settings that the runner uses for its own sessions.
 - *FnApiRunner*, the peer: Beam's reference runner for Python, as `beam.Pipeline(runner="FnApiRunner")` runs it, with
@@ -44,18 +50,67 @@ class CountOutFn(beam.DoFn):
         yield from range(*ends)
 
 
-class WalkFn(beam.DoFn):
-    """Iterates over a group to its end."""
+class CountFn(beam.DoFn):
+    """Counts records. Each element has `weight(element)` of them."""
 
-    def __init__(self) -> None:
-        self._values = Metrics.counter("benchmark", "values")
+    def __init__(self, weight: Callable[[Any], int]) -> None:
+        self._weight = weight
+        self._records = Metrics.counter("benchmark", "records")
+        self._found = 0
 
-    def process(self, group: tuple[int, Any]) -> None:
-        self._values.inc(sum(1 for _ in group[1]))
+    def process(self, element: Any) -> None:
+        self._found += self._weight(element)
+
+    def finish_bundle(self) -> None:
+        self._records.inc(self._found)
+        self._found = 0
 
 
-def build(pipeline: beam.Pipeline, records: int, keys: int) -> None:
-    """Apply the measured pipeline, or the smallest one."""
+def five_maps(numbers: beam.PCollection, keys: int) -> beam.PCollection:
+    """Apply five Maps to integers; the last one makes pairs (n % keys, n)."""
+    return (
+        numbers
+        | "Map 1" >> beam.Map(lambda n: n + 1)
+        | "Map 2" >> beam.Map(lambda n: n * 3)
+        | "Map 3" >> beam.Map(lambda n: n - 3)
+        | "Map 4" >> beam.Map(lambda n: n // 3)
+        | "Map 5" >> beam.Map(lambda n: (n % keys, n)).with_output_types(tuple[int, int])
+    )
+
+
+def maps(numbers: beam.PCollection, keys: int) -> beam.PCollection:
+    return five_maps(numbers, keys) | beam.ParDo(CountFn(lambda pair: 1))
+
+
+def group(numbers: beam.PCollection, keys: int) -> beam.PCollection:
+    pairs = numbers | beam.Map(lambda n: (n % keys, n)).with_output_types(tuple[int, int])
+    return pairs | beam.GroupByKey() | beam.ParDo(CountFn(values_of))
+
+
+def combine(numbers: beam.PCollection, keys: int) -> beam.PCollection:
+    pairs = numbers | beam.Map(lambda n: (n % keys, 1)).with_output_types(tuple[int, int])
+    return pairs | beam.CombinePerKey(sum) | beam.ParDo(CountFn(lambda pair: pair[1]))
+
+
+def both(numbers: beam.PCollection, keys: int) -> beam.PCollection:
+    return five_maps(numbers, keys) | beam.GroupByKey() | beam.ParDo(CountFn(values_of))
+
+
+def values_of(group: tuple[int, Any]) -> int:
+    """Iterate over a group to its end."""
+    return sum(1 for _ in group[1])
+
+
+WORKS: dict[str, Callable[[beam.PCollection, int], beam.PCollection]] = {
+    "maps": maps,
+    "group": group,
+    "combine": combine,
+    "both": both,
+}
+
+
+def build(pipeline: beam.Pipeline, work: str, records: int, keys: int) -> None:
+    """Apply a measured pipeline, or the smallest one."""
     if records == LEAST:
         _ = pipeline | beam.Create([1]) | beam.Map(lambda n: n + 1)
         return
@@ -67,34 +122,25 @@ def build(pipeline: beam.Pipeline, records: int, keys: int) -> None:
         | beam.Reshuffle()
         | beam.ParDo(CountOutFn()).with_output_types(int)
     )
-    _ = (
-        numbers
-        | "Map 1" >> beam.Map(lambda n: n + 1)
-        | "Map 2" >> beam.Map(lambda n: n * 3)
-        | "Map 3" >> beam.Map(lambda n: n - 3)
-        | "Map 4" >> beam.Map(lambda n: n // 3)
-        | "Map 5" >> beam.Map(lambda n: (n % keys, n)).with_output_types(tuple[int, int])
-        | beam.GroupByKey()
-        | beam.ParDo(WalkFn())
-    )
+    _ = WORKS[work](numbers, keys)
 
 
-def run(runner: Any, records: int, keys: int) -> Cost:
+def run(runner: Any, work: str, records: int, keys: int) -> Cost:
     """Build and run the pipeline once.
 
     Raises:
-        SystemExit: not every record was in a group.
+        SystemExit: not every record has arrived.
     """
     watch = Stopwatch()
     pipeline = beam.Pipeline(runner=runner, options=PipelineOptions([]))
-    build(pipeline, records, keys)
+    build(pipeline, work, records, keys)
     result = pipeline.run()
     result.wait_until_finish()
     cost = watch.stop()
-    counters = result.metrics().query(MetricsFilter().with_name("values"))["counters"]
-    grouped = sum(counter.result for counter in counters)
-    if grouped != records:
-        raise SystemExit(f"{type(runner).__name__} grouped {grouped} records of {records}")
+    counters = result.metrics().query(MetricsFilter().with_name("records"))["counters"]
+    arrived = sum(counter.result for counter in counters)
+    if arrived != records:
+        raise SystemExit(f"{type(runner).__name__} counted {arrived} records of {records}")
     return cost
 
 
@@ -111,7 +157,7 @@ def runner_of(contender: str) -> Any:
 
 
 def serve(contender: str) -> None:
-    """Run as a contender: one run for each line (records, keys) on standard input; print the cost of each."""
+    """Run as a contender: one run for each line (work, records, keys) on standard input; print the cost of each."""
     runner = runner_of(contender)
     for line in sys.stdin:
         cost = run(runner, *json.loads(line))
@@ -129,10 +175,10 @@ class Contender:
             text=True,
         )
 
-    def __call__(self, records: int, keys: int) -> Cost:
+    def __call__(self, work: str, records: int, keys: int) -> Cost:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        self._child.stdin.write(json.dumps([records, keys]) + "\n")
+        self._child.stdin.write(json.dumps([work, records, keys]) + "\n")
         self._child.stdin.flush()
         answer = self._child.stdout.readline()
         if not answer:
@@ -148,17 +194,20 @@ class Contender:
         self._child.wait()
 
 
-def compare(sizes: list[int], keys: int, rounds: int) -> dict[tuple[str, int], list[Cost]]:
-    """Run every contender over every size, `rounds` times. The order of the contenders rotates."""
-    costs: dict[tuple[str, int], list[Cost]] = {(name, n): [] for name in CONTENDERS for n in sizes}
+def compare(
+    works: list[str], sizes: list[int], keys: int, rounds: int
+) -> dict[str, dict[tuple[str, int], list[Cost]]]:
+    """Run every contender over every work and size, `rounds` times. The order of the contenders rotates."""
+    costs: dict[str, dict[tuple[str, int], list[Cost]]] = {
+        work: {(name, n): [] for name in CONTENDERS for n in sizes} for work in works
+    }
     with ExitStack() as stack:
         contenders = {name: stack.enter_context(Contender(name)) for name in CONTENDERS}
         for contender in contenders.values():
-            contender(min(max(sizes), 20_000), keys)  # imports, the JVM's first compilations
-        for number in range(rounds):
-            for size in sizes:
-                for name in CONTENDERS[number % 2 :] + CONTENDERS[: number % 2]:
-                    costs[name, size].append(contenders[name](size, keys))
+            contender(works[0], min(max(sizes), 20_000), keys)  # imports, the JVM's first compilations
+        for number, work, size in itertools.product(range(rounds), works, sizes):
+            for name in CONTENDERS[number % 2 :] + CONTENDERS[: number % 2]:
+                costs[work][name, size].append(contenders[name](work, size, keys))
     return costs
 
 
@@ -196,8 +245,9 @@ def _cpu(cost: Cost) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--records", type=int, nargs="+", default=[400_000, 4_000_000])
-    parser.add_argument("--keys", type=int, default=1000)
+    parser.add_argument("--works", nargs="+", choices=WORKS, default=["maps", "group", "combine"])
+    parser.add_argument("--records", type=int, nargs="+", default=[1_000_000, 4_000_000])
+    parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -206,7 +256,10 @@ def main() -> None:
         return
     print(f"{machine()}; {options.keys:,} keys; median of {options.rounds} (lowest to highest)\n")
     sizes = [LEAST, FIXED, *options.records]
-    tell(compare(sizes, options.keys, options.rounds), sizes)
+    for work, costs in compare(options.works, sizes, options.keys, options.rounds).items():
+        print(f"{work}\n")
+        tell(costs, sizes)
+        print()
 
 
 if __name__ == "__main__":

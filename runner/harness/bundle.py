@@ -12,7 +12,7 @@ import logging
 import time
 import types
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 from penstock.pace import Pace, reading_at
 from penstock.runner.harness import operations
 from penstock.runner.harness.bounded_caches import bounded_caches
+from penstock.runner.harness.chains import Chains
 from penstock.runner.harness.elements import ElementCoder
 from penstock.runner.harness.split_timer import Budget, SplitTimer
 from penstock.runner.harness.user_state import StateHandler, domain_of
@@ -98,20 +99,22 @@ class StageProcessor:
         self.stage = stage
         self.context = context
         self.state = StateHandler()
+        descriptor = _descriptor(context, stage)
+        self._chains = Chains(descriptor)
         with contextlib.ExitStack() as stack:
             stack.enter_context(dofn_specs_cached())
+            stack.enter_context(self._chains.found())
             stack.enter_context(bounded_caches())
             if context.plan.streaming:
                 stack.enter_context(_side_inputs_read_for_each_element())
             # No runner capabilities: the only one that Beam 2.77 asks about is a bulk read of map side inputs, which
             # `StateHandler` does not serve. `_NoChannels` is never called, because the descriptor has no data source,
             # no data sink and no service for timers.
-            self._processor = BundleProcessor(
-                frozenset(), _descriptor(context, stage), self.state, _NoChannels()
-            )
+            self._processor = BundleProcessor(frozenset(), descriptor, self.state, _NoChannels())
         # Ordered by Beam: each operation stands before its consumers.
         self._ops: Mapping[str, Any] = self._processor.ops
         self._source = self._ops[stage.source]
+        self._source.chain = self._chains.connect(self._ops, stage.source)
         self._sinks = [op for op in self._ops.values() if isinstance(op, operations.SinkOperation)]
         self._read = self._ops[stage.reads] if stage.reads else None
         self._execution: Any = None
@@ -178,9 +181,14 @@ class StageProcessor:
 
     def process(self, element: WindowedValue) -> None:
         """Run one element through the stage."""
-        # Beam's metrics go to the sampler of the current thread. A task runs several stages in one thread, in turns.
+        self.process_all((element,))
+
+    def process_all(self, elements: Iterable[WindowedValue]) -> None:
+        """Run elements through the stage, one after the other. `elements` must not run another stage."""
+        # Beam's metrics go to the sampler of the current thread. A task runs several stages in one thread, in turns. A
+        # stage that runs in the middle of this call sets the sampler back (`suspended_stage`).
         statesampler.set_current_tracker(self._processor.state_sampler)
-        self._source.process(element)
+        self._source.process_all(elements)
 
     def process_to_the_end(self, element: WindowedValue) -> None:
         """Run an element of a splittable DoFn to its end (batch). If the DoFn defers the rest, wait as it asks to.
@@ -248,6 +256,7 @@ class StageProcessor:
         for sink in self._sinks:
             for writer in sink.writers:
                 writer.flush()
+        self._chains.settle()
         self._stop_sampling()
         return [info.SerializeToString() for info in self._processor.monitoring_infos()]
 

@@ -17,6 +17,7 @@ from apache_beam.runners.worker import operations
 from apache_beam.runners.worker.bundle_processor import BeamTransformFactory
 from apache_beam.utils.windowed_value import WindowedValue
 
+from penstock.runner.harness.chain import Chain
 from penstock.runner.planning.plan import Edge, Routing
 from penstock.runner.planning.urns import EMPTY_URN, SINK_URN, SOURCE_URN
 from penstock.runner.protocol.frames import FRAME_BYTES
@@ -28,7 +29,7 @@ Send = Callable[[int, int, bytes], None]
 
 
 class SourceOperation(operations.Operation):
-    """Takes decoded elements in, one at a time, through `process`."""
+    """Takes decoded elements in through `process_all`. `chain` runs them if the next step is in a chain."""
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class SourceOperation(operations.Operation):
         super().__init__(name_context, None, counter_factory, state_sampler)
         self.windowed_coder = windowed_coder
         self.first_consumers = list(consumers)
+        self.chain: Chain | None = None
 
     def setup(self, data_sampler: Any = None) -> None:
         super().setup(data_sampler)
@@ -60,15 +62,20 @@ class SourceOperation(operations.Operation):
             )
         ]
 
-    def process(self, windowed_value: WindowedValue) -> None:
-        self.output(windowed_value)
+    def process_all(self, elements: Iterable[WindowedValue]) -> None:
+        """Run elements through the stage, one after the other."""
+        if self.chain:
+            self.chain.run(elements)
+            return
+        for element in elements:
+            self.output(element)
 
 
 class EmptyOperation(SourceOperation):
     """A Flatten without inputs: it drops the Impulse that starts its stage."""
 
-    def process(self, windowed_value: WindowedValue) -> None:
-        pass
+    def process_all(self, elements: Iterable[WindowedValue]) -> None:
+        """Drop the elements."""
 
 
 class SinkOperation(operations.Operation):

@@ -89,10 +89,13 @@ class StageBundle:
     def take(self, block: bytes) -> None:
         """Run a block of input."""
         self._start()
+        elements = self.processor.elements(block)
+        if not self._reads_to_the_end:
+            self.processor.process_all(elements)
+            return
         # Only a batch feeds restrictions as blocks. In a stream they are residuals of the record: see `read`.
-        run = self.processor.process_to_the_end if self._reads_to_the_end else self.processor.process
-        for element in self.processor.elements(block):
-            run(element)
+        for element in elements:
+            self.processor.process_to_the_end(element)
 
     def take_element(self, element: WindowedValue) -> None:
         """Run one element of input."""

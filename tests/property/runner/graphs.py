@@ -13,9 +13,11 @@ from typing import Any, TypeAlias
 
 import apache_beam as beam
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.metrics import Metrics
 from apache_beam.transforms import userstate, window
 from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.utils.timestamp import Timestamp
 
 Pairs: TypeAlias = beam.PCollection
 Graph: TypeAlias = list[tuple[str, int, int]]
@@ -107,6 +109,68 @@ def split(pairs: Pairs, name: str) -> Pairs:
     tagged = pairs | name >> beam.FlatMap(by_parity).with_outputs("even", "odd")
     odd = tagged.odd | f"{name} odd" >> beam.Map(lambda kv: (kv[0], kv[1] + 1))
     return (tagged.even, odd) | f"{name} both" >> beam.Flatten()
+
+
+def chained(pairs: Pairs, name: str) -> Pairs:
+    """Apply a step of each kind that runs in a chain."""
+    doubled = pairs | f"{name} flat" >> beam.FlatMap(lambda kv: iter([kv, kv]) if kv[1] % 2 else None)
+    swapped = doubled | f"{name} tuple" >> beam.MapTuple(lambda key, value: (value, key))
+    kept = swapped | f"{name} filter" >> beam.Filter(lambda vk: vk[0] % 5 != 0)
+    back = kept | f"{name} back" >> beam.MapTuple(lambda value, key: (key, value + 1))
+    keyed = back | f"{name} with keys" >> beam.WithKeys(lambda kv: kv[0])
+    return keyed | f"{name} values" >> beam.Values()
+
+
+class CountFn(beam.DoFn):
+    """Counts its elements in a metric. An odd element becomes two, and a multiple of four none."""
+
+    def __init__(self) -> None:
+        self._elements = Metrics.counter("graph", "elements")
+
+    def process(self, element: Any) -> list[Any] | None:
+        self._elements.inc()
+        if element[1] % 4 == 0:
+            return None
+        return [element, (element[0], element[1] + 1)] if element[1] % 2 else [element]
+
+
+def metered(pairs: Pairs, name: str) -> Pairs:
+    return pairs | name >> beam.ParDo(CountFn())
+
+
+class HoldFn(beam.DoFn):
+    """Emits its elements at the end of the bundle."""
+
+    def start_bundle(self) -> None:
+        self._held: list[Any] = []
+
+    def process(self, element: Any) -> None:
+        self._held.append(element)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        Metrics.counter("graph", "held").inc(len(self._held))
+        for element in self._held:
+            yield window.GlobalWindows.windowed_value(element, Timestamp(element[1] % 30))
+
+
+def held(pairs: Pairs, name: str) -> Pairs:
+    anywhere = pairs | f"{name} anywhere" >> beam.WindowInto(window.GlobalWindows())
+    same = anywhere | f"{name} before" >> beam.Map(lambda kv: kv)
+    return same | name >> beam.ParDo(HoldFn()) | f"{name} after" >> beam.Map(lambda kv: kv)
+
+
+def sometimes_tagged(pair: Any) -> Iterator[Any]:
+    """Emit plain elements and others from one step."""
+    yield pair
+    if pair[1] % 3 == 0:
+        yield beam.pvalue.TaggedOutput("third", pair)
+
+
+def tagged(pairs: Pairs, name: str) -> Pairs:
+    both = pairs | name >> beam.FlatMap(sometimes_tagged).with_outputs("third", main="all")
+    third = both.third | f"{name} third" >> beam.Map(lambda kv: (kv[0], kv[1] - 1))
+    third |= f"{name} third filter" >> beam.Filter(lambda kv: kv[1] % 2)
+    return (both["all"] | f"{name} all" >> beam.Map(lambda kv: kv), third) | f"{name} both" >> beam.Flatten()
 
 
 class SumAtTheEnd(beam.DoFn):
@@ -249,6 +313,10 @@ ONE: dict[str, Callable[[Pairs, str], Pairs]] = {
     "top": largest,
     "total": total,
     "split": split,
+    "chain": chained,
+    "metered": metered,
+    "held": held,
+    "tagged": tagged,
     "state": remembered,
     "read": read,
 }
@@ -318,7 +386,9 @@ def build(
             whole = one.pairs | f"{name} seconds" >> beam.Map(in_whole_seconds)
             there.append(_There(whole | name >> beam.WindowInto(**WINDOWS[step]), step))
         elif step in ONE:
-            there.append(_There(ONE[step](one.pairs, name), "global" if step == "shift" else one.windows))
+            there.append(
+                _There(ONE[step](one.pairs, name), "global" if step in ("shift", "held") else one.windows)
+            )
         else:
             alike = [each for each in there if each.windows == one.windows]
             other = alike[-1 - b % len(alike)]

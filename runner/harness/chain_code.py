@@ -1,0 +1,298 @@
+"""Generates the Python function that runs a chain of steps over elements. Pure: see `chains.py` for what a chain is.
+
+The function takes each element through all steps before it takes the next one, as Beam's operations do, so user code is
+called in the same order. For a Filter and a Map it is, without the handling of errors:
+
+    for element in elements:
+        v0 = element.value
+        if left_0:                            # how many values may still pass before Beam samples one
+            left_0 -= 1
+            enter_1()                         # metrics, log records and sampled time belong to step 1 now
+            if f_1(v0):
+                if left_1:                    # a Filter changes the number of values, so its output has another count
+                    left_1 -= 1
+                    enter_2()
+                    v2 = f_2(v0)
+                    if type(v2) in plain or is_plain(v2):
+                        out(element.with_value(v2))
+                    else:
+                        leave_2(element, v2)  # a TaggedOutput or its like: Beam's code dispatches it
+                    exit_2(None, None, None)
+                else:
+                    left_1 = sample_1(element, v0)
+            exit_1(None, None, None)
+        else:
+            left_0 = sample_0(element, v0)
+
+`sample_0` does the same for one value of edge 0, with a call of Beam's counters before and after each step, and goes on
+with `rest_1(element, value)`, which has the code from `if left_1` on.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+
+FILENAME = "<penstock: a chain of steps>"
+"""The file that tracebacks name for the generated functions."""
+
+
+class Kind(enum.Enum):
+    """How a step turns a value into its outputs; `f` is the user's function."""
+
+    MAP = "f(value)"
+    MAP_TUPLE = "f(*value)"
+    FILTER = "value if f(value)"
+    FLAT = "each of f(value)"
+    RETURNED = "each of f(value), whose first result Beam checks"
+
+    @property
+    def is_one_to_one(self) -> bool:
+        """Whether each value has exactly one output, so that the output need not be counted separately."""
+        return self in (Kind.MAP, Kind.MAP_TUPLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Neighbouring edges of a chain, and the steps that get their values.
+
+    Edge n is the output of step n, and edge 0 the input of the chain. All edges of a segment have the same number of
+    values. The last edge, the output of the chain, is in no segment.
+    """
+
+    edges: tuple[int, ...]
+    is_checked: bool
+    """Whether Beam checks the first result of one of the steps."""
+
+    @property
+    def first(self) -> int:
+        """The first edge, which gives the segment its name."""
+        return self.edges[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCode:
+    """The code of a chain.
+
+    - `code`: a module that defines `make`, which takes its bindings as keywords. It returns the function that runs
+      elements, and one that returns the numbers `left` of all segments.
+    - `step_of_line`: the number of the step whose exceptions the line raises; 0 is the chain's input.
+    """
+
+    code: CodeType
+    text: str
+    step_of_line: dict[int, int]
+    segments: tuple[Segment, ...]
+
+    def counted_before(self, step: int) -> tuple[int, ...]:
+        """The edges that count an output of a step before it is made, as their segment begins before the step."""
+        return next((s.edges[s.edges.index(step) :] for s in self.segments if step in s.edges[1:]), ())
+
+
+@functools.cache
+def chain_code(kinds: tuple[Kind, ...]) -> ChainCode:
+    """Generate the code for steps of these kinds."""
+    segments = _segments(kinds)
+    lines = _Lines(kinds, segments)
+    lines.write_module()
+    text = "\n".join(lines.text)
+    return ChainCode(compile(text, FILENAME, "exec"), text, lines.step_of_line, segments)
+
+
+def _segments(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
+    edges: list[list[int]] = [[0]]
+    for step, kind in enumerate(kinds[:-1], 1):
+        if kind.is_one_to_one:
+            edges[-1].append(step)
+        else:
+            edges.append([step])
+    # Step n + 1 gets the values of edge n.
+    return tuple(Segment(tuple(each), Kind.RETURNED in [kinds[edge] for edge in each]) for each in edges)
+
+
+class _Lines:
+    """Writes the lines of the code."""
+
+    def __init__(self, kinds: Sequence[Kind], segments: Sequence[Segment]) -> None:
+        self._kinds = kinds
+        self._segments = {segment.first: segment for segment in segments}
+        self.text: list[str] = []
+        self.step_of_line: dict[int, int] = {}
+        self._step = 0
+
+    def write_module(self) -> None:
+        """Write the function `make`."""
+        steps, firsts = range(1, len(self._kinds) + 1), list(self._segments)
+        names = [f"{name}_{step}" for step in steps for name in ("f", "enter", "leave", "dispatch")]
+        names += [f"{name}_{step - 1}" for step in steps for name in ("begin", "end")]
+        names += [f"exit_{first + 1}" for first in firsts]
+        names += [f"{name}_{first}" for first in firsts for name in ("settle", "grant", "check")]
+        self._add(0, f"def make({', '.join(names)}, out, plain, is_plain, fail):")
+        for first in firsts:
+            self._add(1, f"left_{first}, checked_{first} = 0, {not self._segments[first].is_checked}")
+        for first in firsts:
+            self._write_sample(first)
+        for first in firsts[1:]:
+            self._write_rest(first)
+        self._write_run()
+        self._add(1, f"return run, lambda: ({', '.join(f'left_{first}' for first in firsts)},)")
+
+    def _write_run(self) -> None:
+        self._step = 0
+        self._add(1, "def run(elements):")
+        self._add_nonlocal()
+        self._add(2, "try:")
+        self._add(3, "for element in elements:")
+        self._add(4, "v0 = element.value")
+        self._write_segment(4, 0, "v0", is_plain=False)
+        self._write_except("fail(error)")
+
+    def _write_rest(self, first: int) -> None:
+        """Write the function that takes a value of the first edge of a segment to the end of the chain."""
+        self._step = 0
+        self._add(1, f"def rest_{first}(element, v{first}):")
+        self._add_nonlocal()
+        self._add(2, "try:")
+        self._write_segment(3, first, f"v{first}", is_plain=True)
+        self._write_except()
+
+    def _write_sample(self, first: int) -> None:
+        """Write the function that takes a value through a segment with Beam's counters."""
+        self._step = first
+        value = f"v{first}"
+        self._add(1, f"def sample_{first}(element, {value}):")
+        self._add_nonlocal()
+        if self._segments[first].is_checked:
+            self._add(2, f"if not checked_{first}:")
+            self._add(
+                3,
+                f"checked_{first} = check_{first}({f'element.with_value({value})' if first else 'element'})",
+            )
+            self._add(3, "return 0")
+        self._add(2, f"settle_{first}(0)")
+        self._add(2, "try:")
+        self._write_counted(3, first, value, is_plain=first > 0)
+        self._write_except()
+        self._add(2, f"return grant_{first}()")
+
+    # The parts of a function. Each gets a value of an edge, and whether it is known to be a plain element.
+
+    def _write_segment(self, depth: int, edge: int, value: str, *, is_plain: bool) -> None:
+        """Write what happens to a value of an edge with which a segment begins, or of the chain's output."""
+        if edge == len(self._kinds):
+            self._write_out(depth, edge, value)
+            return
+        self._step = edge
+        self._add(depth, f"if left_{edge}:")
+        self._add(depth + 1, f"left_{edge} -= 1")
+        self._write_step(
+            depth + 1, edge, value, "leave", self._write_next, self._write_segment, is_plain=is_plain
+        )
+        self._step = edge
+        self._add(depth, "else:")
+        self._add(depth + 1, f"left_{edge} = sample_{edge}(element, {value})")
+
+    def _write_next(self, depth: int, edge: int, value: str, *, is_plain: bool) -> None:
+        """Write what happens to a value in the middle of a segment, or of the chain's output."""
+        if edge == len(self._kinds):
+            self._write_out(depth, edge, value)
+        else:
+            self._write_step(
+                depth, edge, value, "leave", self._write_next, self._write_segment, is_plain=is_plain
+            )
+
+    def _write_counted(self, depth: int, edge: int, value: str, *, is_plain: bool) -> None:
+        """Write what happens to a value of which Beam's counters may take a sample."""
+        if edge == len(self._kinds):
+            self._write_out(depth, edge, value)
+            return
+        self._step = edge
+        self._add(depth, f"begin_{edge}({f'element.with_value({value})' if edge else 'element'})")
+        self._write_step(
+            depth, edge, value, "dispatch", self._write_counted, self._write_call, is_plain=is_plain
+        )
+        self._step = edge
+        self._add(depth, f"end_{edge}()")
+
+    def _write_call(self, depth: int, edge: int, value: str, *, is_plain: bool) -> None:
+        if edge == len(self._kinds):
+            self._write_out(depth, edge, value)
+        else:
+            self._add(depth, f"rest_{edge}(element, {value})")
+
+    def _write_out(self, depth: int, edge: int, value: str) -> None:
+        self._step = edge
+        self._add(depth, f"out(element.with_value({value}))")
+
+    def _write_step(
+        self,
+        depth: int,
+        edge: int,
+        value: str,
+        leave: str,
+        then: Callable[..., None],
+        then_segment: Callable[..., None],
+        *,
+        is_plain: bool,
+    ) -> None:
+        """Write the step that gets the values of an edge.
+
+        `leave`: what is called with an output that is no plain element. `then`, `then_segment`: what writes the code
+        for a plain output of a step with one output, and of other steps.
+        """
+        step = self._step = edge + 1
+        kind = self._kinds[edge]
+        self._add(depth, f"enter_{step}()")
+        if kind.is_one_to_one:
+            star = "*" if kind is Kind.MAP_TUPLE else ""
+            self._add(depth, f"v{step} = f_{step}({star}{value})")
+            self._write_plain(depth, step, f"v{step}", leave, then)
+        elif kind is Kind.FILTER:
+            self._add(depth, f"if f_{step}({value}):")
+            if is_plain:
+                then_segment(depth + 1, step, value, is_plain=True)
+            else:
+                self._write_plain(depth + 1, step, value, leave, then_segment)
+        else:
+            self._add(depth, f"r{step} = f_{step}({value})")
+            # Not "or ()": Beam iterates over anything but None, and a 0 is an error.
+            self._add(depth, f"if r{step} is not None:")
+            self._add(depth + 1, f"for v{step} in r{step}:")
+            self._write_plain(depth + 2, step, f"v{step}", leave, then_segment)
+            self._step = step
+            self._add(depth + 1, f"r{step} = None")
+        self._step = step
+        if edge in self._segments:
+            # Back to the state before. The steps in between need not be left: entering the next one is enough.
+            self._add(depth, f"exit_{step}(None, None, None)")
+
+    def _write_plain(self, depth: int, step: int, value: str, leave: str, then: Callable[..., None]) -> None:
+        # A metaclass may make a class that cannot be hashed.
+        self._add(depth, f"try: known = type({value}) in plain")
+        self._add(depth, "except TypeError: known = False")
+        self._add(depth, f"if known or is_plain({value}):")
+        then(depth + 1, step, value, is_plain=True)
+        self._step = step
+        self._add(depth, "else:")
+        self._add(depth + 1, f"{leave}_{step}(element, {value})")
+
+    def _add_nonlocal(self) -> None:
+        self._add(2, f"nonlocal {', '.join(f'left_{each}, checked_{each}' for each in self._segments)}")
+
+    def _write_except(self, *lines: str) -> None:
+        """Write what happens to an exception: `lines`, and it is raised again."""
+        self._step = 0
+        self._add(2, "except BaseException as error:")
+        flat = [f"r{step}" for step, kind in enumerate(self._kinds, 1) if kind in (Kind.FLAT, Kind.RETURNED)]
+        if flat:
+            # The traceback keeps this frame. Beam's frames keep nothing, so the `finally` of a generator runs at once.
+            self._add(3, f"{' = '.join(flat)} = None")
+        for line in (*lines, "raise"):
+            self._add(3, line)
+
+    def _add(self, depth: int, line: str) -> None:
+        self.text.append(" " * depth + line)
+        self.step_of_line[len(self.text)] = self._step

@@ -1,0 +1,572 @@
+"""Chains of simple steps do what Beam's operations do. The tests run a stage with chains, and some also without."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.metrics import Metrics, monitoring_infos
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import metrics_pb2
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import GlobalWindow, GlobalWindows, IntervalWindow, TimestampedValue
+from apache_beam.typehints.typecheck import PerformanceTypeCheckVisitor, TypeCheckVisitor
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
+
+from penstock.runner import PySparkRunner
+from penstock.runner.harness import chain, chains
+from penstock.runner.harness.bundle import PlanContext, StageProcessor
+from penstock.runner.harness.simple_steps import simple_function
+from penstock.runner.planning.graph import build_plan
+
+MANY = 200
+"""More elements than those of which Beam samples each one."""
+
+found: list[Any] = []
+calls: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_yet() -> None:
+    found.clear()
+    calls.clear()
+
+
+class CollectFn(beam.DoFn):
+    """Records elements with their timestamp, windows and pane. It is no simple step."""
+
+    def __init__(self, name: str = "main") -> None:
+        self._name = name
+
+    def process(
+        self,
+        element: Any,
+        at: Any = beam.DoFn.TimestampParam,
+        within: Any = beam.DoFn.WindowParam,
+        pane: Any = beam.DoFn.PaneInfoParam,
+    ) -> None:
+        found.append((self._name, element, at.micros, within, pane))
+
+
+def processor(build: Callable[[beam.PCollection], Any], visitor: Any = None) -> StageProcessor:
+    """Return the processor of the first stage, which gets the elements of `elements`."""
+    pipeline = beam.Pipeline(runner=PySparkRunner(), options=PipelineOptions([]))
+    build(pipeline | beam.Impulse() | "number" >> beam.Map(lambda data: int(data)).with_output_types(int))
+    if visitor:
+        pipeline.visit(visitor)
+    environment = PySparkRunner().default_environment(pipeline.options)
+    plan = build_plan(pipeline.to_runner_api(default_environment=environment), streaming=False)
+    return StageProcessor(PlanContext(plan), plan.stages[0])
+
+
+def elements(count: int) -> Iterator[WindowedValue]:
+    for number in range(count):
+        yield GlobalWindows.windowed_value(b"%d" % number, Timestamp(number))
+
+
+def run_bundle(stage: StageProcessor, given: Any) -> list[metrics_pb2.MonitoringInfo]:
+    stage.start(0, 1, lambda edge, target, block: None)
+    try:
+        stage.process_all(given)
+    except BaseException:
+        stage.discard()
+        raise
+    return [metrics_pb2.MonitoringInfo.FromString(info) for info in stage.finish()]
+
+
+def values(name: str = "main") -> list[Any]:
+    return [value for of, value, *_ in found if of == name]
+
+
+def counts(infos: list[metrics_pb2.MonitoringInfo]) -> dict[str, int]:
+    """The numbers of elements by PCollection."""
+    return {
+        info.labels["PCOLLECTION"]: monitoring_infos.extract_counter_value(info)
+        for info in infos
+        if info.urn == monitoring_infos.ELEMENT_COUNT_URN
+    }
+
+
+def user_counters(infos: list[metrics_pb2.MonitoringInfo]) -> dict[tuple[str, str], int]:
+    return {
+        (info.labels["PTRANSFORM"], info.labels["NAME"]): monitoring_infos.extract_counter_value(info)
+        for info in infos
+        if info.urn == monitoring_infos.USER_COUNTER_URN
+    }
+
+
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many values passed in chains without a sample, by PCollection counter."""
+    tally: Counter[str] = Counter()
+    settle = chain._Segment.settle
+
+    def settle_and_tally(self: Any, left: int) -> None:
+        tally["values"] += self._granted - left
+        settle(self, left)
+
+    monkeypatch.setattr(chain._Segment, "settle", settle_and_tally)
+    return tally
+
+
+def without_chains(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> Any:
+    with monkeypatch.context() as patched:
+        patched.setattr(chains, "simple_function", lambda fn: None)
+        return run()
+
+
+class TenfoldFn(beam.DoFn):
+    """A user's DoFn whose calls, of all kinds, are recorded."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._elements = Metrics.counter("test", "elements")
+
+    def setup(self) -> None:
+        calls.append("setup")
+
+    def start_bundle(self) -> None:
+        calls.append("start")
+        self._seen = 0
+
+    def process(self, element: int) -> Iterator[int]:
+        self._seen += 1
+        self._elements.inc()
+        yield element * 10
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        calls.append(("finish", self._seen))
+        yield GlobalWindows.windowed_value(-self._seen)
+
+    def teardown(self) -> None:
+        calls.append("teardown")
+
+
+class EachFn(beam.DoFn):
+    """Emits what it is given: no generator, so Beam checks its first result."""
+
+    def __init__(self, results: Callable[[int], Any]) -> None:
+        self._results = results
+
+    def process(self, element: int) -> Any:
+        return self._results(element)
+
+
+def counted(name: str) -> Callable[[Any], Any]:
+    def count(element: Any) -> Any:
+        Metrics.counter("test", name).inc()
+        return element
+
+    return count
+
+
+def all_kinds(numbers: beam.PCollection) -> None:
+    tagged = (
+        numbers
+        | "counted" >> beam.Map(counted("before"))
+        | "pair" >> beam.Map(lambda n: (n, n % 7))
+        | "sum" >> beam.MapTuple(lambda n, rest: n + rest)
+        | "two" >> beam.FlatMap(lambda n: [n, -n])
+        | "many" >> beam.Filter(lambda n: n % 5)
+        | "keys" >> beam.WithKeys(lambda n: n % 3)
+        | "values" >> beam.Values()
+        | "own" >> beam.ParDo(TenfoldFn())
+        | "listed" >> beam.ParDo(EachFn(lambda n: [n] if n % 4 else None))
+        | "counted again" >> beam.Map(counted("after"))
+        | "split" >> beam.FlatMap(by_size).with_outputs("large", "none", main="small")
+    )
+    _ = tagged.small | "small" >> beam.Map(lambda n: n) | "collect small" >> beam.ParDo(CollectFn("small"))
+    large = tagged.large | "large" >> beam.Map(lambda n: n + 1) | "larger" >> beam.Filter(lambda n: n % 2)
+    _ = large | "collect large" >> beam.ParDo(CollectFn("large"))
+
+
+def by_size(n: int) -> Iterator[Any]:
+    if abs(n) < 500:
+        yield n
+    elif n % 3:
+        yield TaggedOutput("large", n)
+    else:
+        yield TaggedOutput("unknown", n)
+        yield TimestampedValue(n, 5)
+        yield WindowedValue(n, Timestamp(6), (GlobalWindow(),))
+
+
+def test_a_chain_has_the_results_and_metrics_of_beams_operations(
+    monkeypatch: pytest.MonkeyPatch, passed: Counter[str]
+) -> None:
+    def run() -> Any:
+        found.clear()
+        calls.clear()
+        stage = processor(all_kinds)
+        infos = [run_bundle(stage, elements(MANY)) for _ in range(2)]
+        stage.tear_down()
+        return (
+            list(found),
+            list(calls),
+            [counts(each) for each in infos],
+            [user_counters(each) for each in infos],
+        )
+
+    chained, tally = run(), passed["values"]
+    assert tally > MANY
+    assert chained == without_chains(monkeypatch, run)
+    assert passed["values"] == tally
+    assert len(chained[2][0]) >= 15
+    assert set(chained[3][0]) == {("counted", "before"), ("own", "elements"), ("counted again", "after")}
+    assert chained[1][0] == "setup"
+    assert chained[1][-1] == "teardown"
+
+
+def test_a_chain_counts_no_output_that_left_it_early(
+    monkeypatch: pytest.MonkeyPatch, passed: Counter[str]
+) -> None:
+    def build(numbers: beam.PCollection) -> None:
+        # Maps only: their outputs are counted together.
+        some = numbers | "some" >> beam.Map(third_tagged).with_outputs("third", main="main")
+        _ = some.main | "a" >> beam.Map(lambda n: n) | "b" >> beam.Map(lambda n: n) | beam.ParDo(CollectFn())
+
+    def run() -> Any:
+        return counts(run_bundle(processor(build), elements(MANY)))
+
+    chained = run()
+    assert passed["values"]
+    assert chained == without_chains(monkeypatch, run)
+    assert len(values()) == 2 * (MANY - len(range(0, MANY, 3)))
+
+
+def third_tagged(n: int) -> Any:
+    return TaggedOutput("third", n) if n % 3 == 0 else n
+
+
+def test_sampled_elements_of_the_first_segments_do_not_keep_the_later_ones_out_of_the_chain(
+    passed: Counter[str],
+) -> None:
+    stage = processor(
+        lambda numbers: (
+            numbers
+            | beam.FlatMap(lambda n: range(1000))
+            | beam.Map(lambda n: n + 1)
+            | beam.ParDo(CollectFn())
+        )
+    )
+    run_bundle(stage, elements(2))
+    assert len(values()) == 2000
+    # Of the second segment. It has one edge, as the output of the last step is no part of the chain.
+    assert passed["values"] > 1800
+
+
+@pytest.mark.parametrize("step", ["number", "two", "keep", "each", "last"])
+@pytest.mark.parametrize("count", [0, MANY - 1], ids=["sampled", "in the chain"])
+def test_an_exception_has_the_name_of_its_step_and_the_traceback_of_the_user(
+    step: str, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails_in(name: str, result: Any) -> Callable[[int], Any]:
+        def fail(n: int) -> Any:
+            if name == step and n == count:
+                raise LookupError(f"no {n}")
+            return result(n)
+
+        return fail
+
+    def build(numbers: beam.PCollection) -> None:
+        _ = (
+            numbers
+            | "two" >> beam.FlatMap(fails_in("two", lambda n: iter([n])))
+            | "keep" >> beam.Filter(fails_in("keep", lambda n: True))
+            | "each" >> beam.ParDo(EachFn(fails_in("each", lambda n: [n])))
+            | "last" >> beam.Map(fails_in("last", lambda n: n))
+            | beam.ParDo(CollectFn())
+        )
+
+    given = [*elements(MANY), GlobalWindows.windowed_value(b"word")]
+    with caplog.at_level(logging.ERROR), pytest.raises((LookupError, ValueError)) as failed:
+        run_bundle(processor(build), given[: count + 1] if step != "number" else [*given[:count], given[-1]])
+    assert f"[while running '{step}']" in str(failed.value)
+    assert len([record for record in caplog.records if "while running" in record.getMessage()]) == 1
+    if step != "number":
+        assert isinstance(failed.value, LookupError)
+        assert "raise LookupError" in "".join(traceback.format_exception(failed.value))
+
+
+def test_an_exception_of_a_generator_belongs_to_its_step_and_not_to_the_one_that_it_feeds() -> None:
+    def build(numbers: beam.PCollection) -> None:
+        _ = (
+            numbers
+            | "generator" >> beam.FlatMap(ends_badly)
+            | "next" >> beam.Map(lambda n: n)
+            | "last" >> beam.Map(lambda n: n)
+            | beam.ParDo(CollectFn())
+        )
+
+    with pytest.raises(LookupError, match="while running 'generator'"):
+        run_bundle(processor(build), elements(MANY))
+    assert len(values()) == MANY
+
+
+def ends_badly(n: int) -> Iterator[int]:
+    yield n
+    if n == MANY - 1:
+        raise LookupError("no more")
+
+
+def test_an_exception_of_a_later_step_ends_a_generator_before_it_is_reported() -> None:
+    def build(numbers: beam.PCollection) -> None:
+        _ = numbers | "open" >> beam.ParDo(OpenFn()) | "fail" >> beam.Map(lambda n: 1 // (MANY - 1 - n))
+
+    with pytest.raises(ZeroDivisionError) as failed:
+        run_bundle(processor(build), elements(MANY))
+    assert "while running 'fail'" in str(failed.value)
+    assert calls == ["closed"] * MANY
+
+
+class OpenFn(beam.DoFn):
+    def process(self, element: int) -> Iterator[int]:
+        try:
+            yield element
+        finally:
+            calls.append("closed")
+
+
+@pytest.mark.parametrize("result", ["text", b"bytes", {"a": 1}], ids=["str", "bytes", "dict"])
+def test_the_first_result_of_a_dofn_is_checked_as_beam_does(result: Any) -> None:
+    def build(numbers: beam.PCollection) -> None:
+        _ = (
+            numbers
+            | beam.Map(lambda n: n)
+            | "own" >> beam.ParDo(EachFn(lambda n: result))
+            | beam.ParDo(CollectFn())
+        )
+
+    with pytest.raises(TypeError, match="from a ParDo or FlatMap is not allowed.*while running 'own'"):
+        run_bundle(processor(build), elements(1))
+
+
+def test_a_dofn_whose_first_call_comes_late_is_checked_then() -> None:
+    def build(numbers: beam.PCollection) -> None:
+        late = numbers | beam.Filter(lambda n: n >= MANY - 1)
+        _ = late | "own" >> beam.ParDo(EachFn(lambda n: "text")) | beam.ParDo(CollectFn())
+
+    with pytest.raises(TypeError, match="from a ParDo or FlatMap is not allowed"):
+        run_bundle(processor(build), elements(MANY))
+
+
+@pytest.mark.parametrize("result", [0, False, 1.5])
+def test_a_result_that_is_no_iterable_is_an_error_of_the_step(result: Any) -> None:
+    def build(numbers: beam.PCollection) -> None:
+        steps = numbers | "own" >> beam.FlatMap(lambda n: result if n == MANY - 1 else [n])
+        _ = steps | beam.Map(lambda n: n) | beam.ParDo(CollectFn())
+
+    with pytest.raises(TypeError, match="not iterable.*while running 'own'"):
+        run_bundle(processor(build), elements(MANY))
+
+
+def test_functions_run_for_one_element_after_the_other() -> None:
+    """A step may emit the same object again and again."""
+
+    def build(numbers: beam.PCollection) -> None:
+        _ = numbers | beam.ParDo(ReuseFn()) | beam.Map(sum) | beam.Map(lambda n: n) | beam.ParDo(CollectFn())
+
+    run_bundle(processor(build), elements(MANY))
+    assert values() == [n + step for n in range(MANY) for step in (0, 1)]
+
+
+class ReuseFn(beam.DoFn):
+    def process(self, element: int) -> Iterator[list[int]]:
+        reused = [element, 0]
+        yield reused
+        reused[1] = 1
+        yield reused
+
+
+def test_a_step_that_does_not_look_at_windows_runs_once_for_an_element_in_several() -> None:
+    windows = (IntervalWindow(0, 10), IntervalWindow(5, 15))
+    pane = PaneInfo(True, False, PaneInfoTiming.EARLY, 0, -1)
+
+    def build(numbers: beam.PCollection) -> None:
+        _ = numbers | beam.Map(counted("once")) | beam.Map(lambda n: n) | beam.ParDo(CollectFn())
+
+    given = [WindowedValue(b"%d" % n, Timestamp(7), windows, pane) for n in range(MANY)]
+    infos = run_bundle(processor(build), given)
+    assert set(user_counters(infos).values()) == {MANY}
+    assert [each[:4] for each in found] == [
+        ("main", n, 7_000_000, window) for n in range(MANY) for window in windows
+    ]
+
+
+class Unhashable(type):
+    def __eq__(cls, other: object) -> bool:
+        return cls is other
+
+
+class Odd(metaclass=Unhashable):
+    pass
+
+
+def odd_of(n: int) -> Odd:
+    return Odd()
+
+
+class Declared:
+    """The declared type of elements that are `Odd`."""
+
+
+class OddCoder(beam.coders.Coder):
+    def encode(self, value: Odd) -> bytes:
+        return b""
+
+    def decode(self, encoded: bytes) -> Odd:
+        return Odd()
+
+    def is_deterministic(self) -> bool:
+        return True
+
+
+class Subclass(TaggedOutput):
+    pass
+
+
+def tagged_by_a_subclass(n: int) -> Iterator[Any]:
+    yield n
+    yield Subclass("side", n)
+
+
+def test_an_output_of_a_subclass_of_taggedoutput_goes_to_its_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(numbers: beam.PCollection) -> None:
+        outputs = numbers | beam.FlatMap(tagged_by_a_subclass).with_outputs("side", main="main")
+        _ = (
+            outputs.main
+            | "a" >> beam.Map(lambda n: n)
+            | "b" >> beam.Map(lambda n: n)
+            | beam.ParDo(CollectFn())
+        )
+        _ = outputs.side | "side" >> beam.ParDo(CollectFn("side"))
+
+    def run() -> Any:
+        found.clear()
+        infos = run_bundle(processor(build), elements(MANY))
+        return list(found), counts(infos)
+
+    assert run() == without_chains(monkeypatch, run)
+    assert values("side") == list(range(MANY))
+    assert values() == list(range(MANY))
+
+
+def test_a_class_that_cannot_be_hashed_may_be_the_class_of_an_element() -> None:
+    # Neither Beam's default coder nor pickle can take one.
+    beam.coders.registry.register_coder(Declared, OddCoder)
+
+    def build(numbers: beam.PCollection) -> None:
+        odd = numbers | beam.Map(odd_of).with_output_types(Declared)
+        _ = odd | beam.Map(lambda each: type(each).__name__) | beam.ParDo(CollectFn())
+
+    run_bundle(processor(build), elements(MANY))
+    assert values() == ["Odd"] * MANY
+
+
+def test_sampled_sizes_are_as_many_as_beams(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(numbers: beam.PCollection) -> None:
+        _ = numbers | "a" >> beam.Map(lambda n: n) | "b" >> beam.Map(lambda n: n) | beam.ParDo(CollectFn())
+
+    def samples() -> list[int]:
+        infos = run_bundle(processor(build), elements(20_000))
+        sizes = [info for info in infos if info.urn == monitoring_infos.SAMPLED_BYTE_SIZE_URN]
+        return [monitoring_infos.extract_distribution(info)[0] for info in sizes]
+
+    chained, plain = samples(), without_chains(monkeypatch, samples)
+    assert len(chained) == len(plain)
+    assert len([count for count in chained if count]) == 4
+    # Beam takes the first ten, and then 10 ln(n / 10): here 86, more or less.
+    assert all(45 < count < 150 for count in chained if count), chained
+
+
+def test_types_are_checked_when_asked_for() -> None:
+    def build(numbers: beam.PCollection) -> None:
+        wrong = numbers | "wrong" >> beam.Map(lambda n: str(n) if n == MANY - 1 else n).with_output_types(int)
+        _ = wrong | beam.Map(lambda n: n) | beam.ParDo(CollectFn())
+
+    # As `Pipeline.run` does with `runtime_type_check`.
+    with pytest.raises(Exception, match="Runtime type violation detected within ParDo.wrong"):
+        run_bundle(processor(build, TypeCheckVisitor()), elements(MANY))
+
+
+def test_types_of_sampled_elements_are_checked_when_asked_for() -> None:
+    def build(numbers: beam.PCollection) -> None:
+        wrong = numbers | "wrong" >> beam.Map(str).with_output_types(int)
+        _ = wrong | beam.Map(lambda n: n) | beam.ParDo(CollectFn())
+
+    # As `Pipeline.run` does with `performance_runtime_type_check`.
+    with pytest.raises(
+        Exception, match="Runtime type violation detected within ParDo.wrong.*while running 'wrong'"
+    ):
+        run_bundle(processor(build, PerformanceTypeCheckVisitor()), elements(1))
+
+
+class TimedFn(beam.DoFn):
+    def process(self, element: Any, at: Any = beam.DoFn.TimestampParam) -> None: ...
+
+
+class BatchedFn(beam.DoFn):
+    def process_batch(self, batch: list[int]) -> Iterator[list[int]]: ...
+
+
+def test_dofns_that_use_more_than_the_element_are_not_simple() -> None:
+    assert simple_function(TimedFn()) is None
+    assert simple_function(BatchedFn()) is None
+    assert simple_function(beam.Map(lambda element, at=beam.DoFn.TimestampParam: at).fn) is None
+    assert simple_function(beam.Map(lambda element, other=1: other).fn) is None
+    assert simple_function(TenfoldFn()) is not None
+
+
+def test_metrics_of_a_generator_that_continues_belong_to_its_step() -> None:
+    def build(numbers: beam.PCollection) -> None:
+        _ = (
+            numbers
+            | "outer" >> beam.FlatMap(counting)
+            | "inner" >> beam.FlatMap(counting)
+            | beam.ParDo(CollectFn())
+        )
+
+    infos = run_bundle(processor(build), elements(MANY))
+    assert user_counters(infos) == {("outer", "continued"): MANY, ("inner", "continued"): MANY}
+
+
+def counting(n: int) -> Iterator[int]:
+    yield n
+    Metrics.counter("test", "continued").inc()
+
+
+def test_a_long_run_of_steps_is_several_chains(passed: Counter[str]) -> None:
+    def build(numbers: beam.PCollection) -> None:
+        for step in range(40):
+            numbers = numbers | f"step {step}" >> beam.FlatMap(lambda n: [n + 1])
+        _ = numbers | beam.ParDo(CollectFn())
+
+    infos = run_bundle(processor(build), elements(MANY))
+    assert values() == [n + 40 for n in range(MANY)]
+    assert set(counts(infos).values()) == {MANY, 0} or set(counts(infos).values()) == {MANY}
+    assert passed["values"] > 10 * MANY
+
+
+def test_a_chain_behind_another_dofn_counts_its_input() -> None:
+    def build(numbers: beam.PCollection) -> None:
+        timed = numbers | "timed" >> beam.Map(lambda n, at=beam.DoFn.TimestampParam: n)
+        _ = (
+            timed
+            | "a" >> beam.Map(counted("a"))
+            | "b" >> beam.Filter(lambda n: n % 2)
+            | beam.ParDo(CollectFn())
+        )
+
+    infos = run_bundle(processor(build), elements(MANY))
+    assert values() == list(range(1, MANY, 2))
+    assert sorted(itertools.islice(counts(infos).values(), 9)) == sorted(
+        [MANY, MANY, MANY, MANY, MANY // 2, 0]
+    )
+    assert user_counters(infos) == {("a", "a"): MANY}
