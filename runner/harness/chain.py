@@ -96,8 +96,11 @@ class Chain:
         for number, (step, op) in enumerate(zip(steps, ops, strict=True), 1):
             bindings[f"f_{number}"] = step.function
             bindings[f"enter_{number}"] = op.scoped_process_state.__enter__
+            counted = [edges[edge] for edge in code.counted_before(number)]
             dispatch = bindings[f"dispatch_{number}"] = _dispatching(step, behind(step))
-            bindings[f"leave_{number}"] = _leaving(dispatch, [edges[e] for e in code.counted_before(number)])
+            bindings[f"leave_{number}"] = _leaving(dispatch, counted)
+            bindings[f"through_{number}"] = op.process
+            bindings[f"bypass_{number}"] = _leaving(op.process, counted)
         for number, edge in enumerate(edges):
             bindings[f"begin_{number}"], bindings[f"end_{number}"] = edge.begin, edge.end
         for names, segment in zip(code.segments, self._segments, strict=True):
@@ -218,14 +221,12 @@ def _dispatching(step: SimpleStep, main: common.Receiver) -> Callable[[WindowedV
     return lambda element, output: handler.handle_process_outputs(element, (output,))
 
 
-def _leaving(
-    dispatch: Callable[[WindowedValue, Any], None], counted: Sequence[_Edge]
-) -> Callable[[WindowedValue, Any], None]:
-    """Return the function that takes an output out of the chain; the edges `counted` have counted it already."""
+def _leaving(take: Callable[..., None], counted: Sequence[_Edge]) -> Callable[..., None]:
+    """Return `take` for a value that leaves the chain, which the edges `counted` have counted already."""
 
-    def leave(element: WindowedValue, output: Any) -> None:
+    def leave(*value: Any) -> None:
         for edge in counted:
             edge.left_early += 1
-        dispatch(element, output)
+        take(*value)
 
-    return leave if counted else dispatch
+    return leave if counted else take

@@ -33,7 +33,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 
 FILENAME = "<penstock: a chain of steps>"
@@ -48,11 +48,13 @@ class Kind(enum.Enum):
     FILTER = "value if f(value)"
     FLAT = "each of f(value)"
     RETURNED = "each of f(value), whose first result Beam checks"
+    WINDOW = "value in the windows of f(element)"
+    """For an element in one window. Beam calls the DoFn once for each window of an element."""
 
     @property
     def is_one_to_one(self) -> bool:
         """Whether each value has exactly one output, so that the output need not be counted separately."""
-        return self in (Kind.MAP, Kind.MAP_TUPLE)
+        return self in (Kind.MAP, Kind.MAP_TUPLE, Kind.WINDOW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,21 @@ def _segments(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
     return tuple(Segment(tuple(each), Kind.RETURNED in [kinds[edge] for edge in each]) for each in edges)
 
 
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value at an edge: the variable that has it, and the one that has an element with its timestamp and windows."""
+
+    name: str
+    element: str = "element"
+    is_plain: bool = False
+    """Whether it is known to be a plain element."""
+
+    @property
+    def as_element(self) -> str:
+        """The expression for the value as an element."""
+        return f"{self.element}.with_value({self.name})"
+
+
 class _Lines:
     """Writes the lines of the code."""
 
@@ -126,7 +143,11 @@ class _Lines:
     def write_module(self) -> None:
         """Write the function `make`."""
         steps, firsts = range(1, len(self._kinds) + 1), list(self._segments)
-        names = [f"{name}_{step}" for step in steps for name in ("f", "enter", "leave", "dispatch")]
+        names = [
+            f"{name}_{step}"
+            for step in steps
+            for name in ("f", "enter", "leave", "dispatch", "through", "bypass")
+        ]
         names += [f"{name}_{step - 1}" for step in steps for name in ("begin", "end")]
         names += [f"exit_{first + 1}" for first in firsts]
         names += [f"{name}_{first}" for first in firsts for name in ("settle", "grant", "check")]
@@ -147,7 +168,7 @@ class _Lines:
         self._add(2, "try:")
         self._add(3, "for element in elements:")
         self._add(4, "v0 = element.value")
-        self._write_segment(4, 0, "v0", is_plain=False)
+        self._write_segment(4, 0, _Value("v0"))
         self._write_except("fail(error)")
 
     def _write_rest(self, first: int) -> None:
@@ -156,31 +177,28 @@ class _Lines:
         self._add(1, f"def rest_{first}(element, v{first}):")
         self._add_nonlocal()
         self._add(2, "try:")
-        self._write_segment(3, first, f"v{first}", is_plain=True)
+        self._write_segment(3, first, _Value(f"v{first}", is_plain=True))
         self._write_except()
 
     def _write_sample(self, first: int) -> None:
         """Write the function that takes a value through a segment with Beam's counters."""
         self._step = first
-        value = f"v{first}"
-        self._add(1, f"def sample_{first}(element, {value}):")
+        value = _Value(f"v{first}", is_plain=first > 0)
+        self._add(1, f"def sample_{first}(element, {value.name}):")
         self._add_nonlocal()
         if self._segments[first].is_checked:
             self._add(2, f"if not checked_{first}:")
-            self._add(
-                3,
-                f"checked_{first} = check_{first}({f'element.with_value({value})' if first else 'element'})",
-            )
+            self._add(3, f"checked_{first} = check_{first}({value.as_element})")
             self._add(3, "return 0")
         self._add(2, f"settle_{first}(0)")
         self._add(2, "try:")
-        self._write_counted(3, first, value, is_plain=first > 0)
+        self._write_counted(3, first, value)
         self._write_except()
         self._add(2, f"return grant_{first}()")
 
-    # The parts of a function. Each gets a value of an edge, and whether it is known to be a plain element.
+    # The parts of a function. Each gets a value of an edge.
 
-    def _write_segment(self, depth: int, edge: int, value: str, *, is_plain: bool) -> None:
+    def _write_segment(self, depth: int, edge: int, value: _Value) -> None:
         """Write what happens to a value of an edge with which a segment begins, or of the chain's output."""
         if edge == len(self._kinds):
             self._write_out(depth, edge, value)
@@ -188,96 +206,94 @@ class _Lines:
         self._step = edge
         self._add(depth, f"if left_{edge}:")
         self._add(depth + 1, f"left_{edge} -= 1")
-        self._write_step(
-            depth + 1, edge, value, "leave", self._write_next, self._write_segment, is_plain=is_plain
-        )
+        self._write_next(depth + 1, edge, value)
         self._step = edge
         self._add(depth, "else:")
-        self._add(depth + 1, f"left_{edge} = sample_{edge}(element, {value})")
+        self._add(depth + 1, f"left_{edge} = sample_{edge}({value.element}, {value.name})")
 
-    def _write_next(self, depth: int, edge: int, value: str, *, is_plain: bool) -> None:
+    def _write_next(self, depth: int, edge: int, value: _Value) -> None:
         """Write what happens to a value in the middle of a segment, or of the chain's output."""
         if edge == len(self._kinds):
             self._write_out(depth, edge, value)
         else:
-            self._write_step(
-                depth, edge, value, "leave", self._write_next, self._write_segment, is_plain=is_plain
-            )
+            self._write_step(depth, edge, value, _COUNTED_TOGETHER, self._write_next, self._write_segment)
 
-    def _write_counted(self, depth: int, edge: int, value: str, *, is_plain: bool) -> None:
+    def _write_counted(self, depth: int, edge: int, value: _Value) -> None:
         """Write what happens to a value of which Beam's counters may take a sample."""
         if edge == len(self._kinds):
             self._write_out(depth, edge, value)
             return
         self._step = edge
-        self._add(depth, f"begin_{edge}({f'element.with_value({value})' if edge else 'element'})")
-        self._write_step(
-            depth, edge, value, "dispatch", self._write_counted, self._write_call, is_plain=is_plain
-        )
+        self._add(depth, f"begin_{edge}({value.as_element})")
+        self._write_step(depth, edge, value, _COUNTED_ONE_BY_ONE, self._write_counted, self._write_call)
         self._step = edge
         self._add(depth, f"end_{edge}()")
 
-    def _write_call(self, depth: int, edge: int, value: str, *, is_plain: bool) -> None:
+    def _write_call(self, depth: int, edge: int, value: _Value) -> None:
+        """Write the calls for a value of the first edge of the next segment, or for one of the chain's output."""
         if edge == len(self._kinds):
             self._write_out(depth, edge, value)
-        else:
-            self._add(depth, f"rest_{edge}(element, {value})")
+            return
+        # Not only `rest`, which would call `sample`: Python nests at most 1,000 calls, and a pipeline has many steps.
+        arguments = f"{value.element}, {value.name}"
+        self._add(depth, f"if left_{edge}: rest_{edge}({arguments})")
+        self._add(depth, f"else: left_{edge} = sample_{edge}({arguments})")
 
-    def _write_out(self, depth: int, edge: int, value: str) -> None:
+    def _write_out(self, depth: int, edge: int, value: _Value) -> None:
         self._step = edge
-        self._add(depth, f"out(element.with_value({value}))")
+        self._add(depth, f"out({value.as_element})")
 
     def _write_step(
-        self,
-        depth: int,
-        edge: int,
-        value: str,
-        leave: str,
-        then: Callable[..., None],
-        then_segment: Callable[..., None],
-        *,
-        is_plain: bool,
+        self, depth: int, edge: int, value: _Value, ways_out: _WaysOut, then: _Write, then_segment: _Write
     ) -> None:
         """Write the step that gets the values of an edge.
 
-        `leave`: what is called with an output that is no plain element. `then`, `then_segment`: what writes the code
-        for a plain output of a step with one output, and of other steps.
+        `then` writes the code for an output of a step with one output, `then_segment` that for outputs of other steps.
         """
         step = self._step = edge + 1
         kind = self._kinds[edge]
+        if kind is Kind.WINDOW:
+            self._add(depth, f"if len({value.element}.windows) != 1:")
+            self._add(depth + 1, f"{ways_out.around}_{step}({value.as_element})")
+            self._add(depth, "else:")
+            depth += 1
         self._add(depth, f"enter_{step}()")
-        if kind.is_one_to_one:
-            star = "*" if kind is Kind.MAP_TUPLE else ""
-            self._add(depth, f"v{step} = f_{step}({star}{value})")
-            self._write_plain(depth, step, f"v{step}", leave, then)
+        if kind is Kind.WINDOW:
+            self._add(depth, f"e{step} = f_{step}({value.element})")
+            then(depth, step, replace(value, element=f"e{step}"))
         elif kind is Kind.FILTER:
-            self._add(depth, f"if f_{step}({value}):")
-            if is_plain:
-                then_segment(depth + 1, step, value, is_plain=True)
-            else:
-                self._write_plain(depth + 1, step, value, leave, then_segment)
-        else:
-            self._add(depth, f"r{step} = f_{step}({value})")
+            self._add(depth, f"if f_{step}({value.name}):")
+            self._write_plain(depth + 1, step, value, ways_out, then_segment)
+        elif kind in (Kind.FLAT, Kind.RETURNED):
+            self._add(depth, f"r{step} = f_{step}({value.name})")
             # Not "or ()": Beam iterates over anything but None, and a 0 is an error.
             self._add(depth, f"if r{step} is not None:")
             self._add(depth + 1, f"for v{step} in r{step}:")
-            self._write_plain(depth + 2, step, f"v{step}", leave, then_segment)
+            self._write_plain(depth + 2, step, _Value(f"v{step}", value.element), ways_out, then_segment)
             self._step = step
             self._add(depth + 1, f"r{step} = None")
+        else:
+            star = "*" if kind is Kind.MAP_TUPLE else ""
+            self._add(depth, f"v{step} = f_{step}({star}{value.name})")
+            self._write_plain(depth, step, _Value(f"v{step}", value.element), ways_out, then)
         self._step = step
         if edge in self._segments:
             # Back to the state before. The steps in between need not be left: entering the next one is enough.
             self._add(depth, f"exit_{step}(None, None, None)")
 
-    def _write_plain(self, depth: int, step: int, value: str, leave: str, then: Callable[..., None]) -> None:
+    def _write_plain(self, depth: int, step: int, value: _Value, ways_out: _WaysOut, then: _Write) -> None:
+        """Write `then` for a plain element, and what happens to another output."""
+        if value.is_plain:
+            then(depth, step, value)
+            return
         # A metaclass may make a class that cannot be hashed.
-        self._add(depth, f"try: known = type({value}) in plain")
+        self._add(depth, f"try: known = type({value.name}) in plain")
         self._add(depth, "except TypeError: known = False")
-        self._add(depth, f"if known or is_plain({value}):")
-        then(depth + 1, step, value, is_plain=True)
+        self._add(depth, f"if known or is_plain({value.name}):")
+        then(depth + 1, step, replace(value, is_plain=True))
         self._step = step
         self._add(depth, "else:")
-        self._add(depth + 1, f"{leave}_{step}(element, {value})")
+        self._add(depth + 1, f"{ways_out.leave}_{step}({value.element}, {value.name})")
 
     def _add_nonlocal(self) -> None:
         self._add(2, f"nonlocal {', '.join(f'left_{each}, checked_{each}' for each in self._segments)}")
@@ -296,3 +312,20 @@ class _Lines:
     def _add(self, depth: int, line: str) -> None:
         self.text.append(" " * depth + line)
         self.step_of_line[len(self.text)] = self._step
+
+
+_Write = Callable[[int, int, _Value], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _WaysOut:
+    """What is called for a value that leaves the chain: as an output of a step, or around a step."""
+
+    leave: str
+    around: str
+
+
+_COUNTED_TOGETHER = _WaysOut("leave", "bypass")
+"""The edges of the segment have counted the value already."""
+_COUNTED_ONE_BY_ONE = _WaysOut("dispatch", "through")
+"""Each edge counts the value when it comes to it."""

@@ -9,7 +9,8 @@ DoFns and report the metrics.
 arguments, state, timers, restriction or batches, and no parameter that stands for the timestamp, window, pane or a
 context. So it does not see windows, and Beam calls it once for an element in several windows. Map, MapTuple and Filter
 are recognized by the code of the function that Beam wraps theirs in; all others are called as Beam calls them and
-may return anything that Beam can iterate over.
+may return anything that Beam can iterate over. A `WindowInto` the global window or fixed windows is simple too, for
+elements that are in one window; others go through Beam's operations from there on.
 
 **A chain** is a run of simple steps in which each one's main output has the next one as its only consumer. It begins
 behind the stage's source or behind another DoFn's output, and at most `_MOST_STEPS` are in one.
@@ -31,8 +32,9 @@ exception goes through the step's own `DoFnRunner`, which adds the step's name a
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from apache_beam.portability import common_urns
@@ -41,12 +43,15 @@ from apache_beam.runners import common
 from apache_beam.runners.worker import operations
 
 from penstock.runner.harness.chain import Chain, ChainReceiver, SimpleStep
-from penstock.runner.harness.simple_steps import simple_function
+from penstock.runner.harness.chain_code import Kind
+from penstock.runner.harness.simple_steps import simple_function, window_function
 
 _MOST_STEPS = 15
 """Python nests at most 20 loops in one function."""
 _LEAST_BEHIND_A_DOFN = 2
 """A chain that gets its elements one by one costs more than one step of Beam, and less than two."""
+_FINDING = threading.RLock()
+"""Held while `common.DoFnRunner` is replaced."""
 
 
 class Chains:
@@ -70,14 +75,11 @@ class Chains:
         Both are arguments of the `DoFnRunner` that an operation makes in its `setup`. Consumers are set up before
         producers, so the steps behind an output are known when its producer is set up.
         """
-        make = common.DoFnRunner
 
         def runner(fn: Any, args: Any, kwargs: Any, side_inputs: Any, windowing: Any, **other: Any) -> Any:
             name, receivers = other["transform_id"], other["tagged_receivers"]
-            is_simple = self._transforms[name].spec.urn == common_urns.primitives.PAR_DO.urn and not (
-                args or kwargs or side_inputs or other["user_state_context"]
-            )
-            simple = simple_function(fn) if is_simple else None
+            has_more = args or kwargs or side_inputs or other["user_state_context"]
+            simple = None if has_more else self._simple(name, fn)
             following = self._following(name, receivers) if simple else None
             self._begin_chains(name, receivers, following)
             made = make(fn, args, kwargs, side_inputs, windowing, **other)
@@ -85,12 +87,13 @@ class Chains:
                 self._steps[name] = SimpleStep(name, *simple, made, windowing, receivers, following)
             return made
 
-        # The module's attribute: the compiled operations look it up at each call.
-        common.DoFnRunner = runner
-        try:
-            yield
-        finally:
-            common.DoFnRunner = make
+        with _FINDING:
+            # The module's attribute: the compiled operations look it up at each call.
+            make, common.DoFnRunner = common.DoFnRunner, runner
+            try:
+                yield
+            finally:
+                common.DoFnRunner = make
 
     def connect(self, ops: Mapping[str, Any], source: str) -> Chain | None:
         """Take the operations when all are set up; return the chain behind the stage's source if there is one."""
@@ -105,6 +108,13 @@ class Chains:
         """Count the elements that stayed in chains. To be called before the metrics of a bundle are read."""
         for chain in self._chains:
             chain.settle()
+
+    def _simple(self, name: str, fn: Any) -> tuple[Kind, Callable[..., Any]] | None:
+        urn = self._transforms[name].spec.urn
+        if urn == common_urns.primitives.ASSIGN_WINDOWS.urn:
+            assign = window_function(fn.windowing.windowfn)
+            return (Kind.WINDOW, assign) if assign else None
+        return simple_function(fn) if urn == common_urns.primitives.PAR_DO.urn else None
 
     def _following(self, name: str, receivers: Mapping[str | None, Any]) -> SimpleStep | None:
         """The step that follows a simple one in its chain."""
@@ -137,11 +147,11 @@ class Chains:
 
     def _chain(self, first: SimpleStep, receiver: Any) -> Chain:
         steps = list(first.to_the_end())
-        chain = Chain(steps, [self._ops[each.name] for each in steps], receiver, self._behind)
+        chain = Chain(steps, [self._ops[each.name] for each in steps], receiver, self._receiver_behind)
         self._chains.append(chain)
         return chain
 
-    def _behind(self, step: SimpleStep) -> common.Receiver:
+    def _receiver_behind(self, step: SimpleStep) -> common.Receiver:
         """The receiver of what a step emits outside of its chain. The rest of the steps is a chain too.
 
         So a step that gives each element a timestamp does not send all of them through Beam's operations.

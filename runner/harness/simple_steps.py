@@ -9,6 +9,8 @@ from typing import Any
 
 from apache_beam.options.value_provider import RuntimeValueProvider
 from apache_beam.transforms import core, userstate
+from apache_beam.transforms.window import FixedWindows, GlobalWindow, GlobalWindows, WindowFn
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
 from penstock.runner.harness.chain_code import Kind
 
@@ -39,6 +41,44 @@ def simple_function(fn: core.DoFn) -> tuple[Kind, Callable[..., Any]] | None:
     # Beam checks the first result of `process` that is a method and no generator: no `str`, `bytes` or `dict`.
     is_checked = not isinstance(fn, core.CallableWrapperDoFn) and not inspect.isgeneratorfunction(fn.process)
     return _wrapped(fn) or (Kind.RETURNED if is_checked else Kind.FLAT, fn.process)
+
+
+def window_function(windowfn: WindowFn) -> Callable[[WindowedValue], WindowedValue] | None:
+    """Return what a WindowInto does to an element that is in one window, except for the value; None for most windows.
+
+    The function returns an element as Beam's `WindowIntoDoFn` makes it (`bundle_processor.create_assign_windows`): with
+    the same timestamp, a list of windows, and no pane.
+    """
+    # Not subclasses: they may override `assign`.
+    if type(windowfn) is GlobalWindows:
+        return _in_global_window
+    return _in_fixed_windows(windowfn) if type(windowfn) is FixedWindows else None
+
+
+def _in_global_window(element: WindowedValue) -> WindowedValue:
+    made = element.with_value(None)
+    made.windows, made.pane_info = [GlobalWindow()], PANE_INFO_UNKNOWN
+    return made
+
+
+def _in_fixed_windows(windowfn: FixedWindows) -> Callable[[WindowedValue], WindowedValue]:
+    size_us, offset_us = windowfn.size.micros, windowfn.offset.micros
+    window, start_us, end_us = None, 0, 0
+
+    def assign(element: WindowedValue) -> WindowedValue:
+        nonlocal window, start_us, end_us
+        # Neighbours are often in one window.
+        if not start_us <= element.timestamp_micros < end_us:
+            (window,) = windowfn.assign(WindowFn.AssignContext(element.timestamp))
+            start_us, end_us = window.start.micros, window.end.micros
+            if (start_us - offset_us) % size_us:
+                # A window at the end of time, whose bounds are cut: it says nothing about other timestamps.
+                end_us = start_us
+        made = element.with_value(None)
+        made.windows, made.pane_info = [window], PANE_INFO_UNKNOWN
+        return made
+
+    return assign
 
 
 def _wrapped(fn: core.DoFn) -> tuple[Kind, Callable[..., Any]] | None:
