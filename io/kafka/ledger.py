@@ -124,6 +124,8 @@ def reader_settings(config: Mapping[str, Any], group: str) -> dict[str, Any]:
         # Otherwise a record or an offset would be read that belongs to an open transaction.
         "isolation.level": "read_committed",
         "enable.partition.eof": True,
+        # Longer than this a broker would wait for more records before it says that there are no more.
+        "fetch.wait.max.ms": 10,
     }
 
 

@@ -96,8 +96,9 @@ def begin_again(run: SinkRun) -> None:
     run.target.create(f"place{next(_PLACES)}")
 
 
-def without_patience(patch: pytest.MonkeyPatch) -> None:
+def without_patience(run: SinkRun, patch: pytest.MonkeyPatch) -> None:
     """Let a sink fail at the first request without an answer, as if its process had ended there."""
+    run.target.lose_patience(patch)
 
     def once(work: Callable[[], Any], *others: Any) -> Any:
         return work()
@@ -130,7 +131,7 @@ def test_a_crash_at_any_request_loses_and_doubles_nothing(run: SinkRun, campaign
     rng, total = campaign.random("crashes"), requests_of(run)
     crashes = 0
     with pytest.MonkeyPatch.context() as impatient:
-        without_patience(impatient)
+        without_patience(run, impatient)
         for _ in range(campaign.size(4, 50)):
             fate = rng.choice((Fate.REQUEST_LOST, Fate.ANSWER_LOST))
             run.network.kill_at(rng.randrange(total // 3), fate)
@@ -213,7 +214,7 @@ def test_a_batch_of_many_requests_is_whole_after_a_crash_in_its_middle(
     patch.setattr("penstock.io.staging.roll_batches.INLINE_BYTES", 0)
     total = count_requests(run)
     with pytest.MonkeyPatch.context() as impatient:
-        without_patience(impatient)
+        without_patience(run, impatient)
         number = campaign.random("large").randrange(total // 4, total * 3 // 4 + 1)
         run.network.kill_at(number, Fate.ANSWER_LOST)
         with pytest.raises((EpochFailedError, ProcessKilled)):

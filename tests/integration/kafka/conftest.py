@@ -84,7 +84,12 @@ class Target:
 def read_all(address: str, topic: str, isolation: str = "read_committed") -> list[Message]:
     """Return all messages of a topic up to its end."""
     _wait_for_open_transactions(address, topic)
-    settings = {"bootstrap.servers": address, "group.id": "reader", "enable.partition.eof": True}
+    settings = {
+        "bootstrap.servers": address,
+        "group.id": "reader",
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,
+    }
     consumer = Consumer({**settings, "isolation.level": isolation, "enable.auto.commit": False})
     found: dict[int, list[Message]] = {}
     try:

@@ -105,6 +105,10 @@ class Kafka(TargetUnderTest):
             patch.setattr(f"penstock.io.kafka.sender._{limit}_SECONDS", seconds)
         patch.setattr("penstock.io.kafka.ledger._REQUEST_SECONDS", 5.0)
 
+    def lose_patience(self, patch: pytest.MonkeyPatch) -> None:
+        for limit in ("sender._REQUEST", "sender._FLUSH", "ledger._REQUEST"):
+            patch.setattr(f"penstock.io.kafka.{limit}_SECONDS", 1.5)
+
     def publishing(self) -> Moment:
         return FileAppears(self.hooks, "transactional-*")
 
@@ -231,6 +235,7 @@ class PubSub(EmulatedTarget):
                 )
             except (exceptions.DeadlineExceeded, exceptions.ServiceUnavailable):
                 quiet = True
+                self._ended.wait(0.1)  # an emulator that is down refuses at once
                 continue
             found = answer.received_messages
             quiet = not found

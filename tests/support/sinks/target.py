@@ -87,6 +87,9 @@ class TargetUnderTest:
     def wait_for_held(self, patch: pytest.MonkeyPatch) -> None:
         """Let the sink wait as long as a request is held, as a paused process would."""
 
+    def lose_patience(self, patch: pytest.MonkeyPatch) -> None:
+        """Let the sink give up a request without an answer soon, because its process has ended for the test."""
+
     def shrink_requests(self, patch: pytest.MonkeyPatch) -> None:
         """Let an epoch of a few rows need several transactions or requests, if the target has a limit."""
 
