@@ -22,7 +22,7 @@ from typing import Any
 import apache_beam as beam
 
 from penstock.errors import UsageError
-from penstock.io.files import WriteToParquet
+from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.files.options import FileOptions
 from penstock.pipelines.event_lines import (
     CheckedWrite,
@@ -217,11 +217,12 @@ def _write_events(
 
 def _direct_rows(system: str, stream: Any, sink: Any) -> Whole | None:
     """Return what makes the rows of a sink from the records of a source: the same rows, in less time."""
-    if system != "postgres" or not isinstance(sink, WriteToParquet) or sink.layout.needs_events:
+    rows = sink.rows if isinstance(sink, WriteCheckedRows) else None
+    if system != "postgres" or rows is None or rows.rows_bucket is None:
         return None
     from penstock.io.postgres.arrow_rows import LogRows  # needs pyarrow, which the sink has asked for
 
-    return LogRows(sink.layout.bucket_of, database=stream.database, stream=stream.publication)
+    return LogRows(rows.rows_bucket, database=stream.database, stream=stream.publication)
 
 
 def main(arguments: list[str]) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 from apache_beam.pvalue import TaggedOutput
@@ -19,14 +19,14 @@ from penstock.io.staging import delivery_coders  # noqa: F401  registers the cod
 from penstock.io.staging.blocks import BucketRun
 from penstock.io.staging.refused import REFUSED, RefusedEvent
 
+if TYPE_CHECKING:
+    from penstock.io.columnar.row_runs import EventRows
+
 TOGETHER = 1000
 """Events that are checked at once: one at a time would take fifty times as long."""
 
 TOGETHER_BYTES = 1 << 20
 """Bytes of texts and binary values from which fewer events are checked at once, because they are kept until then."""
-
-MakeRows = Callable[[ElementBatch], ElementBatch]
-"""From a batch of events to one of `BucketRun`s and events; see `penstock.io.columnar.row_runs.EventRows`."""
 
 _WITHOUT_ROW = (Op.MESSAGE, Op.SCHEMA, Op.TRUNCATE)
 
@@ -47,7 +47,7 @@ class CheckRows(beam.PTransform):
     """
 
     def __init__(
-        self, target: str, mode: Mode = "log", *, divides: bool, rows: MakeRows | None = None
+        self, target: str, mode: Mode = "log", *, divides: bool, rows: EventRows | None = None
     ) -> None:
         """`rows`: makes the rows of a batch, because a step that has checked them needs little more time for it."""
         super().__init__()
@@ -66,7 +66,7 @@ class CheckRows(beam.PTransform):
 
 
 class _CheckFn(beam.DoFn):
-    def __init__(self, target: str, mode: Mode, *, divides: bool, rows: MakeRows | None = None) -> None:
+    def __init__(self, target: str, mode: Mode, *, divides: bool, rows: EventRows | None = None) -> None:
         self._target, self._mode, self._divides, self._rows = target, mode, divides, rows
         self._pending: list[WindowedValue] = []
         self._bytes = 0

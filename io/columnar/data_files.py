@@ -14,13 +14,11 @@ import functools
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
 
 from penstock.event.model import ChangeEvent, Column, Source, TableSchema
-from penstock.io.columnar.block_events import events_of
-from penstock.io.columnar.replica import TableEvents
 from penstock.io.staging.batch import EventBlocks, StagedBatch
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import RecordBlockCoder
@@ -35,6 +33,11 @@ from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of, staging_s
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.store import FileStore
 from penstock.object_stores.store import in_parallel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.io.columnar.row_runs import TableRows
 
 SHARDS = 16
 """How many tasks write files at the same time. All events of a table are in one shard, so that its batch is one part of
@@ -67,18 +70,25 @@ class DataFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PlannedFile(msgspec.Struct, frozen=True):
-    """A data file that is about to be written: its table, its path, and its events, which have one schema."""
+    """A data file that is about to be written. `rows` return its parts, with the columns `columns`, in any order."""
 
     table: str
     path: str
-    events: TableEvents
+    source: Source
+    columns: TableSchema
+    rows: tuple[Callable[[], pa.Table], ...]
 
 
 class DataFileTarget(EpochTarget, Protocol):
     """A target whose tables are lists of data files. `publish` takes batches with manifests."""
 
-    def plan_files(self, events: Iterable[ChangeEvent], stem: str) -> list[PlannedFile]:
-        """Return the files for events; their names contain `stem`, which no other batch has. Asks no service."""
+    def plan_files(
+        self, events: Iterable[ChangeEvent], stem: str, rows: Iterable[TableRows] = ()
+    ) -> list[PlannedFile]:
+        """Return the files for events and rows of events; their names contain `stem`, which no other batch has.
+
+        Asks no service.
+        """
 
     def write_file(self, planned: PlannedFile) -> DataFile:
         """Write a file, in place of one that an earlier try has left. It is durable when this returns.
@@ -152,8 +162,17 @@ class PublishDataFiles(PublishEpochs):
 
 def bucket_of_table(event: ChangeEvent, event_us: int) -> str:
     """Return the shard of the table of an event."""
+    return _bucket(event.source)
+
+
+def bucket_of_source(source: Source, schema: TableSchema, event_us: int) -> str:
+    """Return the shard of a table."""
+    return _bucket(source)
+
+
+def _bucket(source: Source) -> str:
     # Without the database: one table of the target may get the changes of several.
-    return bucket_of(zlib.crc32(event.source.qualified_table.encode()) % SHARDS, SHARDS)
+    return bucket_of(zlib.crc32(source.qualified_table.encode()) % SHARDS, SHARDS)
 
 
 class _WriteFilesFn(RollBatchesFn):
@@ -175,8 +194,11 @@ class _WriteFilesFn(RollBatchesFn):
         self._target, self._unavailable_seconds = target, unavailable_seconds
 
     def _content(self, name: str, blocks: Iterable[RecordBlock]) -> Iterable[bytes]:
-        events = [event for block in blocks for event in events_of(block)]
-        planned = self._target.plan_files(events, name.rpartition("/")[2])
+        # Imported here, so that the module can be loaded without the extra.
+        from penstock.io.columnar.row_runs import divided
+
+        events, rows = divided(blocks)
+        planned = self._target.plan_files(events, name.rpartition("/")[2], rows)
         intent = f"{name}{_INTENT}"
         store = self._stager.store
         store.create(intent, [msgspec.msgpack.encode([(each.table, each.path) for each in planned])])

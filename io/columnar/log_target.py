@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from penstock.errors import UnwritableError
@@ -36,6 +37,7 @@ from penstock.io.columnar.replica import (
     publish_tables_of_epoch,
     table_name,
 )
+from penstock.io.columnar.row_runs import TableRows
 from penstock.io.columnar.table_target import EpochTableTarget, TableCommit, one_commit
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import TargetUnavailableError
@@ -136,19 +138,37 @@ class LogFilesTarget(EpochTableTarget):
     def _named(self, table: Any) -> Collection[str]:
         """Return the paths of the files that an open table has, relative to its folder."""
 
-    def plan_files(self, events: Iterable[ChangeEvent], stem: str) -> list[PlannedFile]:
+    def plan_files(
+        self, events: Iterable[ChangeEvent], stem: str, rows: Iterable[TableRows] = ()
+    ) -> list[PlannedFile]:
+        files: dict[tuple[str, str, str, pa.Schema], tuple[Source, list[Callable[[], pa.Table]]]] = {}
+
+        def add(source: Source, shape: pa.Schema, part: Callable[[], pa.Table]) -> None:
+            key = source.database, source.schema, source.table, shape
+            files.setdefault(key, (source, []))[1].append(part)
+
         tables = [TableEvents(each[0].source, each) for each in by_table(events).values()]
         # A message of the log belongs to no table.
-        parts = [part for table in tables if table.source.table for part in _with_one_schema_each(table)]
+        for part in (part for table in tables if table.source.table for part in _with_one_schema_each(table)):
+            schema = part.schema
+            add(part.source, change_row_schema(schema), partial(change_rows, part.events, schema))
+        for each in rows:
+            add(each.source, each.rows.schema, partial(_itself, each.rows))
         return [
-            PlannedFile(table_name(self.pattern, part.source), f"penstock-{stem}-{number}.parquet", part)
-            for number, part in enumerate(parts)
+            PlannedFile(
+                table_name(self.pattern, source),
+                f"penstock-{stem}-{number}.parquet",
+                source,
+                columns_of_arrow(shape),
+                tuple(parts),
+            )
+            for number, ((*_, shape), (source, parts)) in enumerate(files.items())
         ]
 
     def write_file(self, planned: PlannedFile) -> DataFile:
-        table, path, source = planned.table, planned.path, planned.events.source
+        table, path, source = planned.table, planned.path, planned.source
         with self._errors(table):
-            rows = self._with_known_columns(table, source, _rows_of(planned.events))
+            rows = self._with_known_columns(table, source, _rows_of(planned))
             content, folder = parquet_file([rows], rows.schema), self._folder(table)
             folder.create(path, [content])
             folder.sync([path])
@@ -196,9 +216,8 @@ class LogFilesTarget(EpochTableTarget):
             if (files := files_of(batch)) is None:
                 events = [each for table in events_of_epoch([batch], self.selection) for each in table.events]
                 for planned in self.plan_files(events, ""):
-                    columns = columns_of_arrow(change_row_schema(planned.events.schema))
-                    part = _Part(columns, partial(_rows_of, planned.events))
-                    log_of(planned.table, planned.events.source).parts.append(part)
+                    part = _Part(planned.columns, partial(_rows_of, planned))
+                    log_of(planned.table, planned.source).parts.append(part)
                 continue
             for file in files:
                 if self.selection.has(file.source.schema, file.source.table):
@@ -279,8 +298,21 @@ class LogFilesTarget(EpochTableTarget):
             return rows
 
 
-def _rows_of(events: TableEvents) -> pa.Table:
-    return change_rows(events.events, events.schema)
+def _rows_of(planned: PlannedFile) -> pa.Table:
+    """Return the rows of a file in the order of their versions."""
+    rows = pa.concat_tables([part() for part in planned.rows])
+    versions = pc.struct_field(rows.column("metadata"), "version")
+    # Nearly always true: a table has one reader, or few.
+    if (
+        pc.all(pc.less_equal(versions.slice(0, max(len(versions) - 1, 0)), versions.slice(1))).as_py()
+        is not False
+    ):
+        return rows
+    return rows.take(pc.sort_indices(versions))
+
+
+def _itself(rows: pa.Table) -> pa.Table:
+    return rows
 
 
 def _with_one_schema_each(table: TableEvents) -> list[TableEvents]:

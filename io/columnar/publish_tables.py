@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.io.columnar.data_files import PublishDataFiles
+from penstock.io.columnar.data_files import PublishDataFiles, bucket_of_source, bucket_of_table
 from penstock.io.columnar.log_target import LogFilesTarget
+from penstock.io.columnar.row_runs import EventRows
 from penstock.io.staging.batch import EventBlocks
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.epochs import EpochTarget
@@ -30,3 +31,8 @@ def publish_tables(target: EpochTarget, *, options: StagingOptions) -> PublishEp
         roll_seconds=options.roll_seconds,
         staging=options.staging,
     )
+
+
+def rows_of(publish: PublishEpochs) -> EventRows | None:
+    """Return what makes the rows of a batch of events, if the tasks write them."""
+    return EventRows(bucket_of_table, bucket_of_source) if isinstance(publish, PublishDataFiles) else None

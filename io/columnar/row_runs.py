@@ -6,16 +6,17 @@ byte tells them apart: it is the version of an encoded event, and 0xFF in an Arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from penstock.batches import ElementBatch
 from penstock.event.change_rows import change_rows, check_images
 from penstock.event.coder import decode_event
-from penstock.event.model import ChangeEvent
+from penstock.event.model import ChangeEvent, Source, TableSchema
 from penstock.io.columnar.block_events import schema_of
 from penstock.io.staging.blocks import BucketRun, RecordBlock
 
@@ -23,41 +24,80 @@ MIN_ROWS = 64
 """Fewer rows of a batch stay events: an Arrow stream has some kilobytes besides its rows."""
 
 _ARROW = b"\xff"
+_SOURCE = b"penstock.source"
 
 
-def rows_as_records(rows: pa.Table) -> list[bytes]:
+class TableRows(NamedTuple):
+    """Change rows of one table with one version of its columns, in order. `source` is that of the first row."""
+
+    source: Source
+    rows: pa.Table
+
+
+def rows_as_records(rows: TableRows) -> list[bytes]:
     """Return rows as records of a block, one for each row: the first holds all of them, and the others are empty."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return [sink.getvalue().to_pybytes(), *[b""] * (rows.num_rows - 1)]
+    table = rows.rows.replace_schema_metadata({_SOURCE: msgspec.msgpack.encode(rows.source)})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return [sink.getvalue().to_pybytes(), *[b""] * (table.num_rows - 1)]
 
 
 def rows_of_block(block: RecordBlock) -> list[pa.Table]:
-    """Return the change rows of a block in order. Neighbours that are encoded events are one table."""
-    records = (record for _, record in block.records() if record)
+    """Return the change rows of a block of one table in order. Neighbours that are events are one Arrow table."""
     tables: list[pa.Table] = []
-    for is_arrow, neighbours in groupby(records, lambda record: record.startswith(_ARROW)):
+    for is_arrow, neighbours in groupby(_records([block]), _is_arrow):
         if is_arrow:
-            tables += [pa.ipc.open_stream(record).read_all() for record in neighbours]
+            tables += [_decode_rows(record).rows for record in neighbours]
         else:
             events = [decode_event(record) for record in neighbours]
             tables.append(change_rows(events, schema_of(events)))
     return tables
 
 
+def divided(blocks: Iterable[RecordBlock]) -> tuple[list[ChangeEvent], list[TableRows]]:
+    """Return the encoded events of blocks, and the rows in Arrow, each in their order."""
+    events: list[ChangeEvent] = []
+    rows: list[TableRows] = []
+    for record in _records(blocks):
+        if _is_arrow(record):
+            rows.append(_decode_rows(record))
+        else:
+            events.append(decode_event(record))
+    return events, rows
+
+
+def _records(blocks: Iterable[RecordBlock]) -> Iterator[bytes]:
+    return (record for block in blocks for _, record in block.records() if record)
+
+
+def _is_arrow(record: bytes) -> bool:
+    return record.startswith(_ARROW)
+
+
+def _decode_rows(record: bytes) -> TableRows:
+    table = pa.ipc.open_stream(record).read_all()
+    source = msgspec.msgpack.decode(table.schema.metadata[_SOURCE], type=Source)
+    return TableRows(source, table.replace_schema_metadata(None))
+
+
 class EventRows:
     """Makes the rows of a batch of events. The events of a bucket stay in order. Picklable.
 
-    `bucket` is a function from an event and its event time, in µs since 1970, to its bucket. All events of a bucket
-    have columns of the same names and types.
+    `bucket` is a function from an event and its event time, in µs since 1970, to its bucket. `rows_bucket` is one from
+    source, columns and event time; with it an earlier step may make the rows without events. None: it cannot be told
+    without the event.
     """
 
-    def __init__(self, bucket: Callable[[ChangeEvent, int], str]) -> None:
-        self._bucket = bucket
+    def __init__(
+        self,
+        bucket: Callable[[ChangeEvent, int], str],
+        rows_bucket: Callable[[Source, TableSchema, int], str] | None = None,
+    ) -> None:
+        self._bucket, self.rows_bucket = bucket, rows_bucket
 
     def __call__(self, batch: ElementBatch) -> ElementBatch:
-        """Return `BucketRun`s, and the events of a bucket that has fewer than `MIN_ROWS`. Runs in `batch` stay.
+        """Return `BucketRun`s, and the events of which there are fewer than `MIN_ROWS`. Runs in `batch` stay.
 
         Raises:
             UnwritableError: a value that its column cannot hold; the message names the column.
@@ -75,20 +115,23 @@ class EventRows:
         return made
 
     def _add_rows(self, made: ElementBatch, events: Sequence[ChangeEvent], times_us: Sequence[int]) -> None:
-        buckets: dict[str, ElementBatch] = {}
+        groups: dict[tuple[str, int, int], ElementBatch] = {}
         for event, time_us in zip(events, times_us, strict=True):
-            bucket = buckets.setdefault(self._bucket(event, time_us), ElementBatch([], []))
-            bucket.elements.append(event)
-            bucket.times_us.append(time_us)
-        for name, (own, own_times_us) in buckets.items():
-            schema = schema_of(own)
-            if len(own) < MIN_ROWS:
-                check_images(own, schema)
-                made.elements.extend(own)
-                made.times_us.extend(own_times_us)
+            # Events of one table share their source and schema. To compare these would cost more than the rows.
+            key = self._bucket(event, time_us), id(event.source), id(event.schema)
+            group = groups.setdefault(key, ElementBatch([], []))
+            group.elements.append(event)
+            group.times_us.append(time_us)
+        for (bucket, _, _), group in groups.items():
+            schema, source = group.elements[0].schema, group.elements[0].source
+            if len(group.elements) < MIN_ROWS:
+                check_images(group.elements, schema)
+                made.elements.extend(group.elements)
+                made.times_us.extend(group.times_us)
             else:
-                made.elements.append(BucketRun(name, own_times_us, rows_as_records(change_rows(own, schema))))
-                made.times_us.append(min(own_times_us))
+                records = rows_as_records(TableRows(source, change_rows(group.elements, schema)))
+                made.elements.append(BucketRun(bucket, group.times_us, records))
+                made.times_us.append(min(group.times_us))
 
 
 def _is_run(pair: tuple[Any, int]) -> bool:
@@ -96,7 +139,7 @@ def _is_run(pair: tuple[Any, int]) -> bool:
 
 
 def runs_of_rows(
-    rows: pa.Table, times_us: Sequence[int], bucket: Callable[[int], str]
+    rows: TableRows, times_us: Sequence[int], bucket: Callable[[int], str]
 ) -> Iterator[BucketRun]:
     """Yield rows as runs; `bucket` is a function from an event time to the bucket, and nearly always there is one."""
     # Times of neighbours rise, or fall by so little that a bucket of an hour has few runs more.
@@ -106,5 +149,6 @@ def runs_of_rows(
     start = 0
     for name, neighbours in groupby(times_us, bucket):
         end = start + len(list(neighbours))
-        yield BucketRun(name, times_us[start:end], rows_as_records(rows.slice(start, end - start)))
+        part = TableRows(rows.source, rows.rows.slice(start, end - start))
+        yield BucketRun(name, times_us[start:end], rows_as_records(part))
         start = end

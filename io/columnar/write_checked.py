@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 from typing_extensions import Self
 
 from penstock.event.model import ChangeEvent
-from penstock.io.columnar.check import CheckRows, MakeRows
+from penstock.io.columnar.check import CheckRows
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging.dead_letter_limit import check_limit, stop_at_refused
 from penstock.io.staging.preview import Preview
 from penstock.io.staging.publish_epochs import PublishEpochs
 from penstock.tables import TableSelection
+
+if TYPE_CHECKING:
+    from penstock.io.columnar.row_runs import EventRows
 
 
 class WriteCheckedRows(beam.PTransform):
@@ -31,11 +34,12 @@ class WriteCheckedRows(beam.PTransform):
         mode: Mode = "log",
         *,
         always: bool = True,
-        rows: MakeRows | None = None,
+        rows: EventRows | None = None,
     ) -> None:
         super().__init__()
-        self._make_rows = rows
-        self._always = always
+        self.rows = rows
+        # The check makes the rows.
+        self._always = always or rows is not None
         self._target, self._write_label, self._write, self._rows_mode = target, label, write, mode
         self._divides = False
         self._max_dead_letters: int | None = None
@@ -69,7 +73,7 @@ class WriteCheckedRows(beam.PTransform):
         return preview
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        check = CheckRows(self._target, self._rows_mode, divides=self._divides, rows=self._make_rows)
+        check = CheckRows(self._target, self._rows_mode, divides=self._divides, rows=self.rows)
         if not self._divides:
             # `always` is False where the write itself finds such a row before the commit.
             return (events | check if self._always else events) | self._write_label >> self._write

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.event.coder import encode_event
 from penstock.event.model import ChangeEvent
 from penstock.extras import require_extra
 from penstock.io.columnar.avro import AvroRows
-from penstock.io.columnar.check import MakeRows
 from penstock.io.columnar.parquet import ParquetRows
 from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.files.layout import Layout
@@ -19,6 +18,9 @@ from penstock.io.staging.preview import Preview, Written
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.store import store_of
 from penstock.io.staging.transform import WriteStagedFiles
+
+if TYPE_CHECKING:
+    from penstock.io.columnar.row_runs import EventRows
 
 
 class RowFormat(FileFormat, Protocol):
@@ -32,28 +34,34 @@ class _WriteRows(WriteCheckedRows):
     """The base of sinks that write change rows into files."""
 
     def __init__(
-        self, target: str, format: RowFormat, *, options: RowFileOptions, rows: MakeRows | None = None
+        self,
+        target: str,
+        format: RowFormat,
+        layout: Layout,
+        *,
+        options: RowFileOptions,
+        rows: EventRows | None = None,
     ) -> None:
-        self.layout, self._format = _layout(options), format
+        self._layout, self._format = layout, format
         policy = RollingPolicy(round(options.roll_seconds * 1e6), options.roll_bytes)
         write = WriteStagedFiles(
             store_of(options.output),
             encode=encode_event,
-            bucket=self.layout,
+            bucket=self._layout,
             format=format,
             policy=policy,
             marks_complete=options.mark_complete,
-            folders=None if callable(options.table) else self.layout.folders_of,
+            folders=None if callable(options.table) else self._layout.folders_of,
         )
         super().__init__(target, "Write", write, rows=rows)
 
     @property
     def preview(self) -> Preview:
         """The rows of one event; see `penstock.io.staging.preview`."""
-        return partial(_rows_of_event, self._format, self.layout)
+        return partial(_rows_of_event, self._format, self._layout)
 
     def display_data(self) -> dict[str, Any]:
-        layout = self.layout
+        layout = self._layout
         return {**super().display_data(), "partition_by": layout.partition_by, "shards": layout.shards}
 
 
@@ -88,8 +96,9 @@ class WriteToParquet(ParquetSinkOptions, _WriteRows):
         # Imported here, so that the module can be loaded without the extra.
         from penstock.io.columnar.row_runs import EventRows
 
-        rows = EventRows(_layout(self))
-        _WriteRows.__init__(self, "a Parquet file", ParquetRows(self.compression), options=self, rows=rows)
+        layout, format = _layout(self), ParquetRows(self.compression)
+        rows = EventRows(layout, None if layout.needs_events else layout.bucket_of)
+        _WriteRows.__init__(self, "a Parquet file", format, layout, options=self, rows=rows)
 
 
 class WriteToAvro(AvroSinkOptions, _WriteRows):
@@ -108,4 +117,4 @@ class WriteToAvro(AvroSinkOptions, _WriteRows):
 
     def __post_init__(self) -> None:
         require_extra("avro", "fastavro")
-        _WriteRows.__init__(self, "an Avro file", AvroRows(self.compression), options=self)
+        _WriteRows.__init__(self, "an Avro file", AvroRows(self.compression), _layout(self), options=self)

@@ -19,7 +19,7 @@ from penstock.event.column_types import ColumnType, Kind
 from penstock.event.keys import key_rules
 from penstock.event.model import Source, TableSchema
 from penstock.event.plain_types import plain_schema, plain_value
-from penstock.io.columnar.row_runs import MIN_ROWS, runs_of_rows
+from penstock.io.columnar.row_runs import MIN_ROWS, TableRows, runs_of_rows
 from penstock.io.postgres.column_types import text_reader
 from penstock.io.postgres.events import OPS, EventConverter
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction, Row, Table
@@ -87,7 +87,8 @@ class LogRows:
         elements, event_times = made
         plan = self._find(table) if table is not None and len(records) >= MIN_ROWS else None
         if plan is not None and (rows := plan.rows(records)) is not None:
-            for run in runs_of_rows(rows, times_us, partial(self._bucket, plan.source, plan.schema)):
+            table_rows = TableRows(plan.source, rows)
+            for run in runs_of_rows(table_rows, times_us, partial(self._bucket, plan.source, plan.schema)):
                 elements.append(run)
                 event_times.append(min(run.times_us))
             return

@@ -26,6 +26,7 @@ from penstock.event.schema_changes import SchemaChangedError
 from penstock.io.columnar.arrow_rows import columns_of_arrow
 from penstock.io.columnar.data_files import SHARDS, DataFile, bucket_of_table, manifest
 from penstock.io.columnar.log_shape import fits, fitted, shape_after, source_columns
+from penstock.io.columnar.row_runs import TableRows
 from penstock.io.delta.folder import LocalFolder, folder_of
 from penstock.io.delta.statistics import statistics_of
 from penstock.io.delta.target import DeltaTarget
@@ -222,6 +223,24 @@ def test_a_file_that_a_killed_try_has_left_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "t" / planned.path).write_bytes(b"half of it")
     commit(log, [log.write_file(planned)], 2)
     assert rows(tmp_path, "after.n") == [(1,)]
+
+
+def test_rows_in_arrow_and_events_of_a_table_are_one_file_in_the_order_of_versions(tmp_path: Path) -> None:
+    log = target(tmp_path)
+    changes = [change(SMALL, number, n=number) for number in range(1, 7)]
+    made = [
+        TableRows(ORDERS, change_rows(changes[4:], SMALL)),
+        TableRows(ORDERS, change_rows(changes[1:3], SMALL)),
+        TableRows(ORDERS, change_rows([change(MORE, 7, n=7, note="new")], MORE)),
+    ]
+    first, second = log.plan_files([changes[3], changes[0]], "2", made)
+    assert [each.table for each in (first, second)] == [str(tmp_path / "t")] * 2
+    files = [log.write_file(each) for each in (first, second)]
+    written = pa.parquet.read_table(tmp_path / "t" / first.path)
+    assert [row["after"]["n"] for row in written.to_pylist()] == [1, 2, 3, 4, 5, 6]
+    assert [each.records for each in files] == [6, 1]
+    commit(log, files, 2)
+    assert rows(tmp_path, "after.n, after.note") == [*((n, None) for n in range(1, 7)), (7, "new")]
 
 
 def test_files_that_wait_in_the_checkpoint_are_refused_in_another_mode(tmp_path: Path) -> None:
