@@ -11,8 +11,8 @@ connections.
 - *Source*: PostgreSQL, the simulated Spanner, Bigtable's emulator, and the YDB test service; `backlogs/` makes them.
   They share the machine with the pipeline, and their CPU time is not counted. Those in Python limit the wall time.
 - *Rows*: changes in each transaction (Bigtable: rows in each request).
-- *Sink*: JSON Lines files and topics of Kafka with Debezium's records, and Parquet files. Every line is counted after
-  the run.
+- *Sink*: JSON Lines files and topics of Kafka with Debezium's records, Parquet files, and change logs (`mode=log`) in
+  Delta and Iceberg. Every line is counted after the run.
 - *Workers*: Python workers of Spark: `--master local[N,4]`.
 
 The peers read the same log of PostgreSQL in the same run, each from its own copy of the slot:
@@ -56,7 +56,7 @@ SHARE = {"postgres": 1.0, "spanner": 1.0, "bigtable": 0.3, "ydb": 0.5}
 """Changes of a source, as a part of `--changes`: so that its service fills the backlog in less than a minute."""
 SMALL_SHARE = 0.25
 """Part of the changes with one row in a transaction, which cost more each."""
-SINKS = ("files", "parquet", "kafka")
+SINKS = ("files", "parquet", "kafka", "delta", "iceberg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,36 @@ def parquet_sink() -> Sink:
     return Sink("parquet", lambda folder: {"output": str(folder / "output")}, lines)
 
 
+def delta_sink() -> Sink:
+    from deltalake import DeltaTable
+
+    def lines(folder: Path) -> int:
+        return sum(
+            DeltaTable(table).to_pyarrow_dataset().count_rows() for table in (folder / "lake").glob("*")
+        )
+
+    return Sink("delta", lambda folder: {"uri": str(folder / "lake" / "{table}"), "mode": "log"}, lines)
+
+
+def iceberg_sink() -> Sink:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    def properties(folder: Path) -> dict[str, str]:
+        (folder / "lake").mkdir(exist_ok=True)
+        return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/lake"}
+
+    def settings(folder: Path) -> dict[str, str]:
+        catalog = {f"catalog_properties.{name}": value for name, value in properties(folder).items()}
+        return {"target_table": "log.{table}", "mode": "log", **catalog}
+
+    def lines(folder: Path) -> int:
+        catalog = SqlCatalog("default", **properties(folder))
+        names = [name for space in catalog.list_namespaces() for name in catalog.list_tables(space)]
+        return sum(len(catalog.load_table(name).scan(selected_fields=("op",)).to_arrow()) for name in names)
+
+    return Sink("iceberg", settings, lines)
+
+
 def kafka_sink(broker: KafkaBroker) -> Sink:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
@@ -196,6 +226,8 @@ def sinks(names: Sequence[str]) -> Iterator[list[Sink]]:
         makers: dict[str, Callable[[], Sink]] = {
             "files": files_sink,
             "parquet": parquet_sink,
+            "delta": delta_sink,
+            "iceberg": iceberg_sink,
             "kafka": lambda: kafka_sink(stack.enter_context(KafkaBroker.start())),
         }
         yield [makers[name]() for name in names]
