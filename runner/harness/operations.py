@@ -261,6 +261,8 @@ class GroupedWriter(Writer):
         """By window, then by encoded key and, with `one_timestamp_per_group`, by timestamp (else 0)."""
         self._window: Any = None
         self._of_window: dict[tuple[bytes, int], Group] = {}
+        self._by_key: dict[type, dict[Any, Group]] = {}
+        """Groups of the window by key, for keys of types whose equal values are encoded equally."""
         self._waiting_bytes = 0
         self._waiting_from = 0
 
@@ -271,27 +273,44 @@ class GroupedWriter(Writer):
 
     def write(self, element: WindowedValue) -> None:
         key, value = element.value
-        encoded, data = self._encode_key(key), self._encode_value(value)
-        at = element.timestamp_micros
-        for window in element.windows:
-            # Compare by identity first: a source emits many elements with one window object, and a look-up would hash
-            # the window for each element.
-            if window is not self._window:
-                self._select_window(window)
-            name = (encoded, at if self._one_timestamp_per_group else 0)
-            group = self._of_window.get(name)
-            if group is None:
-                self._of_window[name] = Group([data], at, at)
-                self._waiting_bytes += len(encoded)
-            else:
-                group.add(data, at, at)
+        windows, at = element.windows, element.timestamp_micros
+        known = self._by_key.get(type(key))
+        group = (
+            None if known is None or len(windows) != 1 or windows[0] is not self._window else known.get(key)
+        )
+        # Most elements have the key of one before, in the same window: the key need not be encoded again.
+        if group is not None and (group.first_us == at or not self._one_timestamp_per_group):
+            data = self._encode_value(value)
+            group.add(data, at, at)
             self._waiting_bytes += len(data)
             self.records += 1
+        else:
+            self._write_new(key, value, windows, at)
         if (
             self.records - self._waiting_from >= self._WAITING_VALUES
             or self._waiting_bytes >= self._WAITING_BYTES
         ):
             self._write_groups()
+
+    def _write_new(self, key: Any, value: Any, windows: Iterable[Any], at: int) -> None:
+        """Add a value to the groups of its key, which may not exist yet."""
+        encoded, data = self._encode_key(key), self._encode_value(value)
+        name = (encoded, at if self._one_timestamp_per_group else 0)
+        for window in windows:
+            # Compare by identity first: a source emits many elements with one window object, and a look-up would hash
+            # the window for each element.
+            if window is not self._window:
+                self._select_window(window)
+            group = self._of_window.get(name)
+            if group is None:
+                group = self._of_window[name] = Group([data], at, at)
+                self._waiting_bytes += len(encoded)
+            else:
+                group.add(data, at, at)
+            if type(key) in self._by_key:
+                self._by_key[type(key)][key] = group
+            self._waiting_bytes += len(data)
+            self.records += 1
 
     def flush(self) -> None:
         """Send the last, incomplete blocks."""
@@ -300,10 +319,12 @@ class GroupedWriter(Writer):
 
     def _select_window(self, window: Any) -> None:
         self._window, self._of_window = window, self._groups.setdefault(window, {})
+        # One dictionary for each type: 1 and True are equal.
+        self._by_key = {int: {}, str: {}, bytes: {}}
 
     def _write_groups(self) -> None:
         groups, self._groups = self._groups, {}
-        self._window, self._waiting_bytes, self._waiting_from = None, 0, self.records
+        self._window, self._by_key, self._waiting_bytes, self._waiting_from = None, {}, 0, self.records
         for window, of_window in groups.items():
             encoded = self._encode_window(window)
             for (key, _), group in of_window.items():

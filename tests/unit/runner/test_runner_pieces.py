@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from apache_beam import coders
@@ -293,6 +295,37 @@ def test_a_writer_of_groups_loses_nothing_for_any_number_of_sends() -> None:
     assert found == expected
     assert sent.writer.records == 200_000
     assert waiting <= sent.writer.bytes == sum(len(block) for _, block in sent.blocks)
+
+
+@pytest.mark.parametrize("one_timestamp", [False, True], ids=["any timestamps", "one timestamp"])
+def test_a_writer_of_groups_takes_no_keys_for_equal_that_are_encoded_differently(one_timestamp: bool) -> None:
+    pair = coders.TupleCoder([coders.FastPrimitivesCoder(), coders.VarIntCoder()])
+    coder = coders.WindowedValueCoder(pair, coders.coders.IntervalWindowCoder())
+    edge = replace(_EDGE, one_timestamp_per_group=one_timestamp)
+    sent: list[bytes] = []
+    writer = GroupedWriter(edge, coder, 0, 3, lambda edge, target, block: sent.append(block))
+    encode_key, rng = pair.key_coder().get_impl().encode_nested, random.Random(3)
+    expected: dict[Any, list[int]] = {}
+    for n in range(3000):
+        key = rng.choice([1, True, 1.0, 0, False, "1", b"1", "", b"", (1,), None])
+        windows = rng.choice([(EARLY,), (EARLY,), (LATE,), (EARLY, LATE), [IntervalWindow(0, 10)]])
+        at = rng.randrange(3)
+        writer.write(WindowedValue((key, n), Timestamp(micros=at), windows))
+        for window in windows:
+            name = (encode_key(key), window, at if one_timestamp else None)
+            expected.setdefault(name, []).append(n)
+    writer.flush()
+    found: dict[Any, list[int]] = {}
+    for block in sent:
+        stream = coder_impl.create_InputStream(block)
+        while stream.size() > 0:
+            key, window, first_us, last_us, count, values = read_group(stream)
+            name = (key, _window(window), first_us if one_timestamp else None)
+            found[name] = list(_values(values))
+            assert count == len(found[name])
+            assert first_us == last_us or not one_timestamp
+    assert found == expected
+    assert writer.records == sum(map(len, expected.values()))
 
 
 @pytest.mark.parametrize(
