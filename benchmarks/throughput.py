@@ -10,6 +10,7 @@ connections.
 
 - *Source*: PostgreSQL, the simulated Spanner, Bigtable's emulator, and the YDB test service; `backlogs/` makes them.
   They share the machine with the pipeline, and their CPU time is not counted. Those in Python limit the wall time.
+- *postgres snapshot*: the rows of a table that the first start reads (`snapshot=initial`).
 - *Rows*: changes in each transaction (Bigtable: rows in each request).
 - *Sink*: JSON Lines files and topics of Kafka with Debezium's records, Parquet files, and change logs (`mode=log`) in
   Delta and Iceberg. Every line is counted after the run.
@@ -48,11 +49,12 @@ from penstock_emulators.kafka import KafkaBroker  # noqa: E402
 
 SOURCES = {
     "postgres": postgres.backlog,
+    "postgres snapshot": postgres.rows_of_a_table,
     "spanner": spanner.backlog,
     "bigtable": bigtable.backlog,
     "ydb": ydb.backlog,
 }
-SHARE = {"postgres": 1.0, "spanner": 1.0, "bigtable": 0.3, "ydb": 0.5}
+SHARE = {"postgres": 1.0, "postgres snapshot": 1.0, "spanner": 1.0, "bigtable": 0.3, "ydb": 0.5}
 """Changes of a source, as a part of `--changes`: so that its service fills the backlog in less than a minute."""
 SMALL_SHARE = 0.25
 """Part of the changes with one row in a transaction, which cost more each."""

@@ -82,6 +82,33 @@ def server_with_backlog(changes: int, rows: int) -> Iterator[Server]:
 
 
 @contextmanager
+def rows_of_a_table(rows: int, rows_per_statement: int) -> Iterator[Backlog]:
+    """Start a server with a table of `rows` rows. A run reads them as an initial snapshot, and no change after it."""
+    with PostgresServer.start(settings={"max_wal_size": "8GB"}) as server:
+        with psycopg.connect(server.dsn(DATABASE), autocommit=True) as session:
+            session.execute("create database empty")
+        for name, filled in ((DATABASE, rows), ("empty", 0)):
+            with psycopg.connect(server.dsn(name), autocommit=True) as session:
+                session.execute(TABLE)
+                session.execute(f"create publication {PUBLICATION} for all tables")
+                for numbers in batches(filled, rows_per_statement):
+                    session.execute(INSERT, (numbers[0], numbers[-1]))
+                session.execute("vacuum analyze orders")
+
+        def settings(empty: bool) -> Mapping[str, str]:
+            return {
+                "dsn": server.dsn("empty" if empty else DATABASE),
+                "publication": PUBLICATION,
+                "slot": f"run_{next(_NUMBERS)}",
+                "create_slot": "true",
+                "snapshot": "initial",
+                "end": datetime.now(timezone.utc).isoformat(),
+            }
+
+        yield Backlog("postgres", rows, settings)
+
+
+@contextmanager
 def backlog(changes: int, rows: int) -> Iterator[Backlog]:
     """See `server_with_backlog`."""
     with server_with_backlog(changes, rows) as waiting:
