@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import UnwritableError
 from penstock.event.arrow import arrow_array, arrow_type
@@ -22,7 +23,7 @@ from penstock.event.plain_types import plain_schema, plain_value
 from penstock.io.columnar.row_runs import MIN_ROWS, TableRows, runs_of_rows
 from penstock.io.postgres.column_types import text_reader
 from penstock.io.postgres.events import OPS, EventConverter
-from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction, Row, Table
+from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, Row, Table
 
 Output = tuple[list[Any], list[int]]
 """`BucketRun`s and events in order, and the event time of each in µs since 1970: of a run the earliest of its rows."""
@@ -173,30 +174,33 @@ class _TableRows:
         return [read(texts) for read, texts in zip(self._read, values, strict=True)]
 
     def _metadata(self, records: Sequence[LogRecord]) -> pa.Array:
-        rows = len(records)
-        source = self.source
+        source, rows = self.source, len(records)
         transactions = [record.transaction for record in records]
-        lsns = [f"{record.lsn:020d}" for record in records]
-        ids = ["" if each is None else str(each.id) for each in transactions]
-        # The texts of neighbours are equal up to the position, and `penstock.event.replica.encode_version` of every
-        # version would cost more than all columns.
-        orders = [
-            record.lsn if each is None else each.commit_lsn
-            for record, each in zip(records, transactions, strict=True)
-        ]
-        versions = [
-            f"{order:024d} {id_} {lsn} {record.sequence:010d}"
-            for order, id_, lsn, record in zip(orders, ids, lsns, records, strict=True)
-        ]
+        order = pa.array(
+            [
+                record.lsn if each is None else each.commit_lsn
+                for record, each in zip(records, transactions, strict=True)
+            ],
+            _NUMBER,
+        )
+        id_ = pa.array([each and each.id for each in transactions], _NUMBER)
+        index = pa.array([record.sequence for record in records], _NUMBER)
+        has_transaction, transaction = pc.is_valid(id_), pc.fill_null(id_.cast(_TEXT), "")
+        sequence = _digits(pa.array([record.lsn for record in records], _NUMBER), 20)
+        # As `penstock.event.replica.encode_version` writes them; to call it for each row would cost as much as all
+        # columns.
+        version = pc.binary_join_element_wise(
+            _digits(order, 24), transaction, sequence, _digits(index, 10), " "
+        )
         columns = {
-            "version": versions,
-            "order": orders,
-            "transaction": ids,
-            "sequence": lsns,
-            "index": [record.sequence for record in records],
-            "not_sent": [self._not_sent(record) for record in records],
-            "transaction_tag": [_no_tag(each) for each in transactions],
-            "system_transaction": [_not_system(each) for each in transactions],
+            "version": version,
+            "order": order,
+            "transaction": transaction,
+            "sequence": sequence,
+            "index": index,
+            "not_sent": self._not_sent(records),
+            "transaction_tag": pc.if_else(has_transaction, pa.scalar(""), pa.scalar(None, _TEXT)),
+            "system_transaction": pc.if_else(has_transaction, pa.scalar(False), pa.scalar(None, _FLAG)),
         }
         constants = {
             "system": source.system,
@@ -209,7 +213,7 @@ class _TableRows:
         }
         return pa.StructArray.from_arrays(
             [
-                pa.array(columns[field.name], field.type)
+                columns[field.name]
                 if field.name in columns
                 else pa.repeat(pa.scalar(constants.get(field.name), field.type), rows)
                 for field in METADATA
@@ -217,16 +221,20 @@ class _TableRows:
             fields=list(METADATA),
         )
 
-    def _not_sent(self, record: LogRecord) -> Sequence[str]:
-        return self._not_in_identity if record.new is None and not record.old_is_full else ()
+    def _not_sent(self, records: Sequence[LogRecord]) -> pa.Array:
+        """Return the columns that a deletion lacks, because they are outside of the identity."""
+        lacking = [record.new is None and not record.old_is_full for record in records]
+        if self._not_in_identity and any(lacking):
+            return pa.array(
+                [self._not_in_identity if each else () for each in lacking], METADATA.field("not_sent").type
+            )
+        return pa.ListArray.from_arrays(
+            pa.repeat(pa.scalar(0, pa.int32()), len(records) + 1), pa.array([], _TEXT)
+        )
 
 
-def _no_tag(transaction: LogTransaction | None) -> str | None:
-    return None if transaction is None else ""
-
-
-def _not_system(transaction: LogTransaction | None) -> bool | None:
-    return None if transaction is None else False
+def _digits(numbers: pa.Array, width: int) -> pa.Array:
+    return pc.ascii_lpad(numbers.cast(_TEXT), width, "0")
 
 
 def _column(source: Source, name: str, type_: ColumnType, plain: ColumnType) -> Callable[[Texts], pa.Array]:
