@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from penstock.io.staging.errors import OutputError
 from penstock.io.staging.names import staging_folder
 from penstock.io.staging.store import FileStore
 
@@ -45,9 +46,15 @@ class TableNotes:
             content = msgspec.json.encode(table)
             name = f"{self._folder}/{_PREFIX}{hashlib.blake2b(content, digest_size=12).hexdigest()}"
             # An earlier driver, or an earlier try of this epoch, has noted it.
-            if self._store.length(name) is None:
+            if self._store.length(name) is not None:
+                continue
+            try:
                 self._store.create(name, [content])
-                self._store.sync([name])
+            except OutputError:
+                # Another driver has noted it at the same moment: a paused one, or its successor.
+                if self._store.length(name) is None:
+                    raise
+            self._store.sync([name])
 
 
 _decode = msgspec.json.Decoder(WrittenTable).decode
