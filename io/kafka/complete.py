@@ -20,7 +20,8 @@ def complete_until(
     """Return by job until when it has completed its topics; empty if `topic` has no mark.
 
     The topics have every change of the job with a commit time below (not at) the time, except dead letters. A consumer
-    of a partition has them when it reaches the end that the partition has after this call.
+    of a partition has them when it reaches the end that the partition has after this call. Ask for the end with the
+    isolation level read_uncommitted: an open transaction may hide committed records for a minute.
 
     Raises:
         confluent_kafka.KafkaException: the brokers refuse, or do not answer; or there is no such topic.

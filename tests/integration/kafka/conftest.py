@@ -81,9 +81,14 @@ class Target:
         return [header(message, "penstock.id") for message in self.messages()]
 
 
-def read_all(address: str, topic: str, isolation: str = "read_committed") -> list[Message]:
-    """Return all messages of a topic up to its end."""
-    _wait_for_open_transactions(address, topic)
+def read_all(
+    address: str,
+    topic: str,
+    isolation: str = "read_committed",
+    open_seconds: float = _OPEN_TRANSACTION_SECONDS,
+) -> list[Message]:
+    """Return all messages of a topic up to its end. Open transactions are waited for, for this time."""
+    _wait_for_open_transactions(address, topic, open_seconds)
     settings = {
         "bootstrap.servers": address,
         "group.id": "reader",
@@ -110,10 +115,11 @@ def read_all(address: str, topic: str, isolation: str = "read_committed") -> lis
     return [message for number in sorted(found) for message in found[number]]
 
 
-def _wait_for_open_transactions(address: str, topic: str) -> None:
-    """Wait until the transactions of a topic have ended, but not for one that nobody ends.
+def _wait_for_open_transactions(address: str, topic: str, seconds: float) -> None:
+    """Wait until the transactions that a topic has now have ended.
 
-    A broker answers a commit before the partitions have the marker that shows the records to readers.
+    A broker answers a commit before the partitions have the marker that shows the records to readers. The transaction
+    of a process that was killed ends when another producer takes its id, or when its time is over.
     """
     admin = AdminClient({"bootstrap.servers": address})
     places = [TopicPartition(topic, number) for number in admin.list_topics(topic).topics[topic].partitions]
@@ -124,8 +130,9 @@ def _wait_for_open_transactions(address: str, topic: str) -> None:
         )
         return [asked[place].result(30).offset for place in places]
 
-    deadline = time.monotonic() + _OPEN_TRANSACTION_SECONDS
-    while ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED):
+    deadline = time.monotonic() + seconds
+    written = ends(IsolationLevel.READ_UNCOMMITTED)
+    while any(map(int.__lt__, ends(IsolationLevel.READ_COMMITTED), written)):
         if time.monotonic() > deadline:
             return
         time.sleep(0.05)

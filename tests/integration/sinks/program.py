@@ -26,6 +26,7 @@ from tests.integration.files.counting import ENDLESS, Count
 from tests.support.sinks import TARGETS
 from tests.support.sinks.refused import write_refused
 from tests.support.sinks.source import PER_SECOND, WRITERS, event_seconds, events_of
+from tests.support.sinks.target import Refused
 
 
 def writer_fn(hooks: str) -> beam.DoFn:
@@ -95,8 +96,10 @@ def main(path: str) -> int:
         | "Read" >> beam.ParDo(ProgressFn(given["hooks"])).with_output_types(dict[str, Any])
         | "Events" >> beam.FlatMap(events_of).with_output_types(ChangeEvent)
     )
+    refused: Refused = {}
     for name, options in given["sinks"].items():
-        write_refused(TARGETS[name].write(events, **options), given["refused"])
+        refused |= TARGETS[name].write(events, **options)
+    write_refused(refused, given["refused"])
     return 0 if pipeline.run().wait_until_finish() == "DONE" else 1
 
 

@@ -1,14 +1,17 @@
 """Every sink under SIGKILL of driver, executor and worker, a zombie driver, an outage and a row that it refuses.
 
 Four writers make 10,000 statements and more: inserts, partial updates, deletes and changes of keys. At the end each
-target has the rows or the log of the source exactly, and each error output has the refused row once.
+target has the rows or the log of the source exactly, and each error output has the refused row once. A reader asks
+the logs all the time until when they are complete, and looks whether they are.
 `PENSTOCK_SINKS=sql,kafka` chooses the sinks of a campaign, and those of one group share a pipeline.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,20 +19,24 @@ from typing import Any
 import pytest
 
 from penstock_emulators.oracle.kill import python
+from tests.conftest import CAMPAIGN
 from tests.integration.sinks.disturbances import ALL, DRIVER, EXECUTOR, WORKER, Disturbed, schedule
+from tests.support.oracle.trusting import Place, TrustingReader
 from tests.support.sinks import TARGETS, TargetUnderTest
 from tests.support.sinks.refused import refusal_faults
-from tests.support.sinks.source import Truth
+from tests.support.sinks.source import WRITERS, Truth, event_seconds, number_at
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=90)]
 
 KILLS, NUMBERS = int(os.environ.get("PENSTOCK_SINK_KILLS", "30")), 2_600
 """Kills of a campaign, and the statements of each of the four writers, at least."""
 KINDS = (WORKER, EXECUTOR, ALL, WORKER, EXECUTOR, WORKER, EXECUTOR, DRIVER, WORKER, EXECUTOR)
 
 
+QUICK = "sql,delta,iceberg,kafka"
+"""The sinks of `make test`: those whose logs say until when they are complete."""
 GROUPS = ("sql", "files,spark", "delta,iceberg", "kafka", "pubsub,spanner,bigtable", "bigquery")
-"""Sinks that share a pipeline. The first group is the representative in `make test`."""
+"""Sinks that share a pipeline of a campaign."""
 MARKERS = {
     "kafka": pytest.mark.kafka,
     "pubsub": pytest.mark.pubsub,
@@ -42,13 +49,37 @@ MARKERS = {
 def groups() -> list[Any]:
     if given := os.environ.get("PENSTOCK_SINKS"):
         return [given]
-    return [GROUPS[0]] + [
+    return [
         pytest.param(
             group,
-            marks=[pytest.mark.campaign, *(MARKERS[name] for name in group.split(",") if name in MARKERS)],
+            marks=[*more, *(MARKERS[name] for name in group.split(",") if name in MARKERS)],
         )
-        for group in GROUPS[1:]
+        for group, more in (
+            [(each, []) for each in GROUPS]
+            if CAMPAIGN
+            else [(QUICK, []), *((each, [pytest.mark.campaign]) for each in GROUPS)]
+        )
     ]
+
+
+def places(targets: Mapping[str, TargetUnderTest]) -> list[Place]:
+    """Where the times of the logs are that say until when they are complete."""
+
+    def place_of(name: str, target: TargetUnderTest) -> Place:
+        def missing(times: Mapping[str, float]) -> Iterator[str]:
+            found: dict[str, set[int]] = {writer: set() for writer in WRITERS}
+            for owner, _, time in target.log():
+                found.get(owner, set()).add(number_at(time))
+            for at in times.values():
+                # The first statement whose time is not below.
+                below = math.ceil((at - event_seconds(0)) / 2)
+                for writer, numbers in found.items():
+                    if lost := set(range(below)) - numbers:
+                        yield f"{writer} lacks {len(lost)} statements below {at}, such as {min(lost)}"
+
+        return Place(name, target.complete, missing)
+
+    return [place_of(name, target) for name, target in targets.items() if target.marks]
 
 
 @pytest.mark.parametrize("sinks", groups())
@@ -85,11 +116,19 @@ def test_target_equals_the_source_after_kills_zombies_outages_and_a_refused_row(
             outages=[n for n, each in enumerate(targets) if each.outage and campaign.full],
         )
         command = python("tests.integration.sinks.program", str(configuration))
-        with Disturbed(command, checkpoint, hooks, tmp_path, targets, rng) as run:
+        # In two threads, so that a target that waits does not hold up the others.
+        reader, waiting = (
+            TrustingReader(places({name: each for name, each in names.items() if each.waits is waits}))
+            for waits in (False, True)
+        )
+        with Disturbed(command, checkpoint, hooks, tmp_path, targets, rng) as run, reader, waiting:
             for each in disturbances:
                 run.perform(each)
             truth = Truth(run.end(campaign.size(0, NUMBERS)))
         faults = refusal_faults(refused, [label for target in targets for label in target.error_outputs])
+        seen = reader.seen | waiting.seen
+        faults += reader.wrong + waiting.wrong
+        faults += [f"{name}: a reader has seen {times} times" for name, times in seen.items() if times < 2]
         for name, target in names.items():
             found = target.faults(truth)
             faults += found
@@ -103,6 +142,7 @@ def test_target_equals_the_source_after_kills_zombies_outages_and_a_refused_row(
                     events=truth.events,
                     rows=len(truth.rows()),
                     sinks_of_the_pipeline=sinks,
+                    times=seen.get(name, 0),
                     **target.figures(),
                 )
-    assert faults == []
+    assert not faults, "\n".join(faults)

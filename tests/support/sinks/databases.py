@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import apache_beam as beam
@@ -46,6 +47,7 @@ class Sql(TargetUnderTest):
     """PostgreSQL: current rows and the log."""
 
     error_outputs = ("sql-one", "sql", "sql-log")
+    marks = True
     outage = "the server is killed and started again"
 
     def start(self) -> None:
@@ -77,7 +79,7 @@ class Sql(TargetUnderTest):
         dsn = options["dsn"]
         rows = events | "Whole rows" >> beam.Map(whole).with_output_types(ChangeEvent)
         one = WriteToSql(dsn, table="{table}_one", shards=1)
-        log = WriteToSql(dsn, mode="log", table="{table}_log", shards=2)
+        log = WriteToSql(dsn, mode="log", table="{table}_log", shards=2, mark_complete=True)
         return {
             **apply(events, "sql-one", one, error_output),
             **apply(rows, "sql", WriteToSql(dsn, shards=2), error_output),
@@ -99,12 +101,23 @@ class Sql(TargetUnderTest):
         with psycopg.connect(self._dsn()) as session:
             select = "select owner, slot, a, b, big from {} where not _penstock_deleted"
             rows, one = (session.execute(select.format(name)).fetchall() for name in ("counts", "counts_one"))
-            log = session.execute(
-                "select key ->> 'owner', (key ->> 'slot')::int, extract(epoch from committed_at)::bigint * 1000000000 "
-                'from counts_log order by version collate "C"'
-            ).fetchall()
-        faults = replica_faults("SQL replica", rows, truth) + log_faults("SQL log", log, truth)
+        faults = replica_faults("SQL replica", rows, truth) + log_faults("SQL log", self.log(), truth)
         return faults + replica_faults("SQL replica of one shard", one, truth)
+
+    def complete(self) -> dict[str, datetime]:
+        return dict(self._query("select job, min(complete_until) from penstock_complete group by job"))
+
+    def log(self) -> list[tuple[str, int, int]]:
+        return self._query(
+            "select key ->> 'owner', (key ->> 'slot')::int, extract(epoch from committed_at)::bigint * 1000000000 "
+            'from counts_log order by version collate "C"'
+        )
+
+    def _query(self, query: str) -> list[Any]:
+        import psycopg
+
+        with psycopg.connect(self._dsn()) as session:
+            return session.execute(query).fetchall()
 
     def stop(self) -> None:
         self._server.stop()

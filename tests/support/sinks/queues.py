@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class Kafka(TargetUnderTest):
     """Two topics of a Kafka broker: transactional and idempotent."""
 
     error_outputs = ("kafka-transactional", "kafka-idempotent")
+    marks = True
+    waits = True
     outage = "the broker is killed and started again"
     _repeated = 0
 
@@ -96,6 +99,8 @@ class Kafka(TargetUnderTest):
                 topic_config={"max.message.bytes": "20000", "retention.ms": "-1"},
                 config=options["config"],
                 shards=2,
+                mark_complete=guarantee == "transactional",
+                complete_topic=f"{options['place']}-complete",
             )
             refused |= apply(events, f"kafka-{guarantee}", sink, error_output)
         return refused
@@ -119,7 +124,7 @@ class Kafka(TargetUnderTest):
         self._broker.restart()
 
     def faults(self, truth: Truth) -> list[str]:
-        committed, idempotent = self._read("transactional"), self._read("idempotent")
+        committed, idempotent = self.log(), self._read("idempotent")
         self._repeated = len(idempotent) - len(set(idempotent))
         return log_faults("Kafka transactional", committed, truth) + log_faults(
             "Kafka idempotent", idempotent, truth, repeats=True
@@ -128,12 +133,23 @@ class Kafka(TargetUnderTest):
     def figures(self) -> dict[str, Any]:
         return {"repeated events of the idempotent topic": self._repeated}
 
+    def complete(self) -> dict[str, datetime]:
+        from penstock.io.kafka import complete_until
+
+        return complete_until(self._address, topic=f"{self._place}-complete")
+
+    def log(self) -> list[tuple[str, int, int]]:
+        return self._read("transactional")
+
     def _read(self, guarantee: str) -> list[tuple[str, int, int]]:
         from tests.integration.kafka.conftest import read_all
 
-        address = self._broker.address if self.network is None else self._proxied
-        messages = read_all(address, f"{self._place}-{guarantee}")
+        messages = read_all(self._address, f"{self._place}-{guarantee}", open_seconds=70)
         return [message_entry(message.value() or b"") for message in messages]
+
+    @property
+    def _address(self) -> str:
+        return self._broker.address if self.network is None else self._proxied
 
     def stop(self) -> None:
         self._broker.stop()

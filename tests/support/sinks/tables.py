@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from datetime import datetime
 from typing import Any
 
 import apache_beam as beam
@@ -12,22 +13,30 @@ import pytest
 from penstock.event import ChangeEvent
 from penstock_emulators.oracle.kill import FileAppears, Moment
 from penstock_emulators.server_process import ServerProcess, free_port
+from tests.conftest import CAMPAIGN
 from tests.support.sinks.faults import log_faults, replica_faults
 from tests.support.sinks.source import Truth
 from tests.support.sinks.target import Options, Refused, TargetUnderTest, apply, carry_calls
+
+_LOG = ("key.owner, key.slot, epoch_ns(timestamp)", "true order by metadata.version")
+"""The columns and the order of a log."""
 
 
 class Delta(TargetUnderTest):
     """Delta tables: current rows and the log. On an S3 server in a campaign, in a local folder otherwise."""
 
     error_outputs = ("delta-current", "delta-log")
+    marks = True
     outage = "the S3 server is killed and started again"
     _commits = 0
+    _local = True
 
     def start(self) -> None:
         self._data = self.folder / "data"
         self._data.mkdir()
-        if self.network is not None:
+        # The server is installed for campaigns only.
+        self._local = self.network is not None or not CAMPAIGN
+        if self._local:
             return
         from tests.support.object_stores.servers import VERSITYGW
 
@@ -39,7 +48,7 @@ class Delta(TargetUnderTest):
         self._place = place
 
     def options(self) -> Options:
-        if self.network is not None:
+        if self._local:
             return {"uri": str(self._data / self._place), "storage_options": {}}
         storage = {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._port}",
@@ -58,6 +67,8 @@ class Delta(TargetUnderTest):
                 f"{options['uri']}/{mode}",
                 mode=mode,  # type: ignore[arg-type]
                 storage_options=options["storage_options"],
+                mark_complete=mode == "log",
+                mark_complete_seconds=1,
                 roll_seconds=options.get("roll_seconds", 1),
             )
             refused |= apply(events, f"delta-{mode}", sink, error_output)
@@ -82,7 +93,8 @@ class Delta(TargetUnderTest):
 
     def publishing(self) -> Moment:
         # A file of rows is there, and not yet the entry of the log that names it.
-        return FileAppears(self._data / "bucket" / self._place, "*/*.parquet")
+        folder = self._data if self._local else self._data / "bucket"
+        return FileAppears(folder / self._place, "*/*.parquet")
 
     def take_down(self) -> None:
         self._server.stop()
@@ -94,8 +106,16 @@ class Delta(TargetUnderTest):
 
     def faults(self, truth: Truth) -> list[str]:
         current = self._read("current", "owner, slot, a, b, big", "not _penstock_deleted")
-        log = self._read("log", "key.owner, key.slot, epoch_ns(timestamp)", "true order by metadata.version")
-        return replica_faults("Delta current", current, truth) + log_faults("Delta log", log, truth)
+        return replica_faults("Delta current", current, truth) + log_faults("Delta log", self.log(), truth)
+
+    def complete(self) -> dict[str, datetime]:
+        from penstock.io.delta import complete_until
+
+        options = self.options()
+        return complete_until(f"{options['uri']}/log", storage_options=options["storage_options"])
+
+    def log(self) -> list[tuple[str, int, int]]:
+        return self._read("log", *_LOG)
 
     def figures(self) -> dict[str, Any]:
         return {"commits": self._commits}
@@ -111,7 +131,7 @@ class Delta(TargetUnderTest):
         return rows.query("rows", f"select {columns} from rows where {where}").fetchall()
 
     def stop(self) -> None:
-        if self.network is None:
+        if not self._local:
             self._server.stop()
 
 
@@ -119,6 +139,7 @@ class Iceberg(TargetUnderTest):
     """Iceberg tables with a catalogue in SQLite: current rows and the log."""
 
     error_outputs = ("iceberg-current", "iceberg-log")
+    marks = True
     outage = "the database of the catalogue is locked"
     _locked: sqlite3.Connection | None = None
 
@@ -144,6 +165,8 @@ class Iceberg(TargetUnderTest):
                 f"shop.counts_{mode}",
                 mode=mode,  # type: ignore[arg-type]
                 catalog_properties=options,
+                mark_complete=mode == "log",
+                mark_complete_seconds=1,
                 roll_seconds=roll_seconds,
             )
             refused |= apply(events, f"iceberg-{mode}", sink, error_output)
@@ -168,11 +191,16 @@ class Iceberg(TargetUnderTest):
 
     def faults(self, truth: Truth) -> list[str]:
         rows = self._read("current", "owner, slot, a, b, big", "not _penstock_deleted")
-        entries = self._read(
-            "log", "key.owner, key.slot, epoch_ns(timestamp)", "true order by metadata.version"
-        )
         self._snapshots = len(self._table("current").snapshots())
-        return replica_faults("Iceberg current", rows, truth) + log_faults("Iceberg log", entries, truth)
+        return replica_faults("Iceberg current", rows, truth) + log_faults("Iceberg log", self.log(), truth)
+
+    def complete(self) -> dict[str, datetime]:
+        from penstock.io.iceberg import complete_until
+
+        return complete_until("shop.counts_log", catalog_properties=self.options())
+
+    def log(self) -> list[tuple[str, int, int]]:
+        return self._read("log", *_LOG)
 
     def figures(self) -> dict[str, Any]:
         return {"snapshots": self._snapshots}

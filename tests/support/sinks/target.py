@@ -18,6 +18,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -44,6 +45,10 @@ class TargetUnderTest:
     """What `take_down` does; "" if there is nothing that can be down."""
     error_outputs: ClassVar[tuple[str, ...]]
     """The names of the error outputs that `write` returns."""
+    marks: ClassVar[bool] = False
+    """Whether the log says until when it is complete (`complete`)."""
+    waits: ClassVar[bool] = False
+    """Whether `log` waits for transactions of processes that were killed."""
     has_ledger: ClassVar[bool] = True
     """Whether the target notices that a copy of a checkpoint writes to it."""
 
@@ -92,6 +97,14 @@ class TargetUnderTest:
 
     def shrink_requests(self, patch: pytest.MonkeyPatch) -> None:
         """Let an epoch of a few rows need several transactions or requests, if the target has a limit."""
+
+    def complete(self) -> dict[str, datetime]:
+        """Return by job until when the log of the target is complete, as the target says it."""
+        raise NotImplementedError
+
+    def log(self) -> list[tuple[str, int, int]]:
+        """Return the log of the target: (owner, slot, time of the event in ns), in the order of a consumer."""
+        raise NotImplementedError
 
     def faults(self, truth: Truth) -> list[str]:
         """Compare with the source; return one sentence for each fault."""
