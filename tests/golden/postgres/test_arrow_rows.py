@@ -206,6 +206,19 @@ def test_runs_keep_their_place_among_events() -> None:
     assert content(mixed.elements) == content(events)
 
 
+def test_rows_land_in_the_folder_of_their_hour() -> None:
+    of, transaction = table("d"), LogTransaction(7, 9, 0)
+    row = ("1", *[None] * (len(COLUMNS) - 1))
+    times_us = [0, 1, HOUR_US - 1, HOUR_US, HOUR_US + 1, HOUR_US + 2, 5 * HOUR_US]
+    batch = [
+        LogRecord(ChangeKind.INSERT, time_us * 1000, transaction, n, n, False, of, row)
+        for n, time_us in enumerate(times_us)
+    ]
+    made, _ = LogRows(LAYOUT.bucket_of, database="history", stream="changes")(batch, times_us)
+    assert [len(each.times_us) for each in made] == [3, 3, 1]
+    assert content(made) == content(by_event(batch))
+
+
 @given(histories())
 def test_columns_of_a_block_are_those_of_its_events(history: Any) -> None:
     _, few = history
