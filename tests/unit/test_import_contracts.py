@@ -19,7 +19,7 @@ import tomllib
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 PURE_ALSO_THROUGH_THEIR_PACKAGES = [
-    "Rules of the runner's protocol, store and grouping are pure",
+    "Rules of the runner's protocol, store, grouping and generated loops are pure",
     "Rules of the sources are pure",
     "Rules of the staged sinks are pure",
     "Decoding and prefetching know protobuf, but no Beam and no client",
