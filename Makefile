@@ -9,10 +9,10 @@ READY_FOR_DEMO := $(VENV)/.ready-for-demo
 SETUP := setup.cfg emulators/setup.cfg requirements/uv.txt tools/setup.sh
 DEMO ?= benchmarks.demo
 ARGS ?=
-# Each worker begins with one half of the tests and takes over tests of the other when it has no more, so most modules
-# run in one worker and their servers start once.
-PAIR := -n 2 --dist worksteal
-FAST := tests/unit -m "not slow" $(PAIR)
+# Three workers for two cores, because tests wait for servers half of their time. Each begins with a third of the tests
+# and takes over tests of another when it has no more, so most modules run in one worker and their servers start once.
+SHARED := -n 3 --dist worksteal
+FAST := tests/unit -m "not slow" $(SHARED)
 
 # Many images set this variable. Each of the hundreds of Python processes of a test run would then compile Beam, pandas
 # and the test modules: a third of all CPU time.
@@ -31,7 +31,7 @@ quickstart: $(READY_FOR_DEMO)  ## penstock quickstart: the same in short, on a s
 	$(BIN)/penstock quickstart $(ARGS)
 
 test: $(READY)      ## every test (half an hour on two cores)
-	$(BIN)/python -m pytest $(PAIR) $(ARGS)
+	$(BIN)/python -m pytest $(SHARED) $(ARGS)
 
 check: lint         ## lint and the unit tests (two to three minutes)
 	$(BIN)/python -m pytest $(FAST) $(ARGS)

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.errors import UsageError
 from penstock.extras import require_extra
-from penstock.io.columnar.publish_tables import publish_tables, rows_of
+from penstock.io.columnar.publish_tables import publish_tables
 from penstock.io.columnar.replica import check_arguments
 from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.iceberg.options import IcebergSinkOptions
@@ -52,7 +52,7 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
             self.mark_seconds,
         )
         publish = publish_tables(target, options=self)
-        WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))
+        WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode)
 
     def display_data(self) -> dict[str, Any]:
         return {"mode": self.mode, **super().display_data()}

@@ -46,9 +46,14 @@ class _Collected:
 
     def blocks(self) -> Iterator[RecordBlock]:
         """Yield the records in blocks of a limited size, so that they are not copied as a whole."""
-        for start in range(0, len(self.records), BLOCK_RECORDS):
-            part = slice(start, start + BLOCK_RECORDS)
-            yield RecordBlock.joined(self.times_us[part], self.records[part])
+        start, records = 0, self.records
+        while start < len(records):
+            end = start + BLOCK_RECORDS
+            # Two blocks may be in two files, and an empty record belongs to one before it; see `BucketRun`.
+            while end < len(records) and not records[end]:
+                end += 1
+            yield RecordBlock.joined(self.times_us[start:end], records[start:end])
+            start = end
 
     def staged(self, stager: FileStager) -> RecordBlock:
         """Stage the records as a file."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.batches import ElementBatch
 from penstock.io.files.write import _Lines
+from penstock.io.staging.blocks import BLOCK_RECORDS, BucketRun
 from penstock.io.staging.collect import CollectRecordsFn
 from penstock.transforms.formats.lines import Line, line_runs
 
@@ -40,6 +41,17 @@ def test_runs_of_lines_land_where_single_lines_land(given_lines, shards):
     times_us = [time_us for *_, time_us in given_lines]
     runs = line_runs(lambda line: [line], elements, times_us)
     assert collected(*runs, shards) == collected(elements, times_us, shards)
+
+
+def test_rows_of_one_record_are_in_one_block():
+    of_lines = _Lines("t", None, None, str, 1)
+    collect = CollectRecordsFn(of_lines.encode, of_lines.bucket, places=of_lines.places)
+    collect.start_bundle()
+    runs = [BucketRun("t", [0] * rows, [b"rows", *[b""] * (rows - 1)]) for rows in (3, BLOCK_RECORDS, 5, 1)]
+    outputs = [*(collect.process(ElementBatch(runs, [0] * 4)) or ()), *collect._outputs()]
+    blocks = [each.value[1] for each in outputs]
+    assert [len(block.lengths) for block in blocks] == [3 + BLOCK_RECORDS, 6]
+    assert all(block.lengths[0] for block in blocks)
 
 
 def test_a_line_with_a_line_break_is_refused():
