@@ -82,7 +82,7 @@ def _decode_rows(record: bytes) -> TableRows:
 
 
 class EventRows:
-    """Makes the rows of a batch of events. The events of a bucket stay in order. Picklable.
+    """Makes the rows of a batch of events. The events of a table stay in order within a bucket. Picklable.
 
     `bucket` is a function from an event and its event time, in µs since 1970, to its bucket. `rows_bucket` is one from
     source, columns and event time; with it an earlier step may make the rows without events. None: it cannot be told
@@ -115,14 +115,18 @@ class EventRows:
         return made
 
     def _add_rows(self, made: ElementBatch, events: Sequence[ChangeEvent], times_us: Sequence[int]) -> None:
-        groups: dict[tuple[str, int, int], ElementBatch] = {}
+        groups: list[tuple[str, ElementBatch]] = []
+        last: dict[tuple[str, int], ElementBatch] = {}
         for event, time_us in zip(events, times_us, strict=True):
             # Events of one table share their source and schema. To compare these would cost more than the rows.
-            key = self._bucket(event, time_us), id(event.source), id(event.schema)
-            group = groups.setdefault(key, ElementBatch([], []))
+            key = self._bucket(event, time_us), id(event.source)
+            group = last.get(key)
+            if group is None or group.elements[-1].schema is not event.schema:
+                group = last[key] = ElementBatch([], [])
+                groups.append((key[0], group))
             group.elements.append(event)
             group.times_us.append(time_us)
-        for (bucket, _, _), group in groups.items():
+        for bucket, group in groups:
             schema, source = group.elements[0].schema, group.elements[0].source
             if len(group.elements) < MIN_ROWS:
                 check_images(group.elements, schema)

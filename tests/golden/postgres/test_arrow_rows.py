@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ from tests.golden.postgres.history import records
 MIN_ROWS = 3
 LAYOUT = Layout(None, "hour", 1)
 HOUR_US = 3_600_000_000
+TRANSACTION = LogTransaction(7, 9, 0)
 COLUMNS = {
     "id": (20, -1),
     "name": (25, -1),
@@ -194,11 +196,14 @@ def test_rows_without_events_equal_those_of_events(history: Any, long: bool) -> 
     assert content(EventRows(LAYOUT)(ElementBatch(list(events), times_us)).elements) == expected
 
 
+def insert(of: Any, number: int, time_us: int = 0) -> LogRecord:
+    row = ("1", *[None] * (len(COLUMNS) - 1))
+    return LogRecord(ChangeKind.INSERT, time_us * 1000, TRANSACTION, number, number, False, of, row)
+
+
 def test_runs_keep_their_place_among_events() -> None:
     of = table("d")
-    transaction = LogTransaction(7, 9, 0)
-    row = ("1", *[None] * (len(COLUMNS) - 1))
-    batch = [LogRecord(ChangeKind.INSERT, 0, transaction, n, n, False, of, row) for n in range(12)]
+    batch = [insert(of, number) for number in range(12)]
     events = by_event(batch)
     runs, _ = LogRows(LAYOUT.bucket_of, database="history", stream="changes")(batch[4:8], [0] * 4)
     assert [type(each) for each in runs] == [BucketRun]
@@ -206,14 +211,19 @@ def test_runs_keep_their_place_among_events() -> None:
     assert content(mixed.elements) == content(events)
 
 
+def test_events_of_a_table_stay_in_order_when_its_columns_change_and_change_back() -> None:
+    one, other = by_event([insert(table("d"), 1)])[0], by_event([insert(table("d"), 2)])[0]
+    other = msgspec.structs.replace(other, source=one.source)
+    events = [*[one] * 4, *[other] * 4, *[one] * 4]
+    made = EventRows(LAYOUT)(ElementBatch(events, [0] * 12))
+    assert [type(each) for each in made.elements] == [BucketRun] * 3
+    assert content(made.elements) == content(events)
+
+
 def test_rows_land_in_the_folder_of_their_hour() -> None:
-    of, transaction = table("d"), LogTransaction(7, 9, 0)
-    row = ("1", *[None] * (len(COLUMNS) - 1))
+    of = table("d")
     times_us = [0, 1, HOUR_US - 1, HOUR_US, HOUR_US + 1, HOUR_US + 2, 5 * HOUR_US]
-    batch = [
-        LogRecord(ChangeKind.INSERT, time_us * 1000, transaction, n, n, False, of, row)
-        for n, time_us in enumerate(times_us)
-    ]
+    batch = [insert(of, number, time_us) for number, time_us in enumerate(times_us)]
     made, _ = LogRows(LAYOUT.bucket_of, database="history", stream="changes")(batch, times_us)
     assert [len(each.times_us) for each in made] == [3, 3, 1]
     assert content(made) == content(by_event(batch))
