@@ -38,7 +38,7 @@ from penstock.io.columnar.replica import (
     table_name,
 )
 from penstock.io.columnar.row_runs import TableRows
-from penstock.io.columnar.table_target import EpochTableTarget, TableCommit, one_commit
+from penstock.io.columnar.table_target import EpochTableTarget, TableCommit, committing_rows
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
@@ -198,7 +198,7 @@ class LogFilesTarget(EpochTableTarget):
         def publish(log: _TableLog) -> None:
             check_source(log.table, log.source, given)
             self._note(log.table, log.source)
-            with one_commit, self._errors(log.table):
+            with committing_rows(), self._errors(log.table):
                 committed.extend(file.path for file in self._publish_log(log, delivery))
 
         publish_tables_of_epoch(self._logs(delivery, batches), publish, self.schema_changes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,9 +47,28 @@ from penstock.io.staging.preview import Written
 from penstock.io.staging.table_notes import WrittenTable
 from penstock.tables import TableSelection
 
-one_commit = threading.RLock()
-"""A thread of the driver holds it while it commits to a table. Marks come from another one than rows: of two commits at
-the same time one would fail, and a merge that is repeated costs twice."""
+_commit = threading.Lock()
+_MARK_WAITS_SECONDS = 60.0
+
+
+def committing_rows() -> AbstractContextManager[None]:
+    """Commit rows. They wait for nothing: another driver in this process may be stuck in its commit."""
+    return _one_commit(0.0)
+
+
+def _committing_a_mark() -> AbstractContextManager[None]:
+    """Commit a mark, after rows that are being committed: of two commits at the same time one would be repeated."""
+    return _one_commit(_MARK_WAITS_SECONDS)
+
+
+@contextmanager
+def _one_commit(seconds: float) -> Iterator[None]:
+    held = _commit.acquire(timeout=seconds)
+    try:
+        yield
+    finally:
+        if held:
+            _commit.release()
 
 
 class EpochTableTarget(ABC):
@@ -115,7 +134,7 @@ class EpochTableTarget(ABC):
         errors: list[Exception] = []
         for name in sorted(names):
             try:
-                with one_commit, self._errors(name):
+                with _committing_a_mark(), self._errors(name):
                     if (table := self._open(name)) is not None:
                         self._mark(table, mark)
             except ServiceError as error:
@@ -147,7 +166,7 @@ class EpochTableTarget(ABC):
         def publish(events: TableEvents) -> None:
             name = table_for(self.pattern, events.source, given)
             self._note(name, events.source)
-            with one_commit, self._errors(name):
+            with committing_rows(), self._errors(name):
                 self._publish(name, delivery, events)
 
         publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish, self.schema_changes)

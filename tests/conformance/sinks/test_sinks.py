@@ -200,6 +200,7 @@ def end_of_paused_driver(run: SinkRun, number: int) -> BaseException | None:
     finally:
         held.release()
         join(thread)
+    assert held.until_released, "the successor has waited for the paused driver"
     assert not waited or ends, "the paused driver took itself for the current one"
     # A server may end the session of a paused driver, which then does not wait for the release.
     return ends[0] if ends else None

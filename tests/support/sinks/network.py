@@ -58,11 +58,13 @@ class Held:
     def __init__(self, number: int) -> None:
         self._number = number
         self._held, self._released = threading.Event(), threading.Event()
+        self.until_released = True
+        """Whether nobody has waited so long for the one who holds the request that it was let go."""
 
     def __call__(self, number: int) -> Fate:
         if number == self._number:
             self._held.set()
-            self._released.wait(_PATIENCE_SECONDS)
+            self.until_released = self._released.wait(_PATIENCE_SECONDS)
         return Fate.PASS
 
     def wait(self) -> bool:
