@@ -28,7 +28,7 @@ _SOURCE = b"penstock.source"
 
 
 class TableRows(NamedTuple):
-    """Change rows of one table with one version of its columns, in order. `source` is that of the first row."""
+    """Change rows of one table with one version of its columns, in order. `source`: the first row has it."""
 
     source: Source
     rows: pa.Table
