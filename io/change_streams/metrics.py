@@ -90,8 +90,8 @@ class ReaderMetrics:
         self._note_tables(records)
 
     def _note_tables(self, records: Sequence[Any]) -> None:
-        """Note the newest commit time of each table; records of a table come in the order of their commits."""
-        field, times = self.table_field, self._table_times
+        """Note the newest commit time of each table. Records of a partition come in the order of their commits."""
+        field = self.table_field
         table: Any = None
         newest: Any = None
         for record in records:
@@ -99,13 +99,18 @@ class ReaderMetrics:
             # By identity: neighbours mostly have one table, and its hash and its name cost more than the rest here.
             if found is not table:
                 if table is not None:
-                    times[id(table)] = table, newest.commit_timestamp
+                    self._note_table(table, newest.commit_timestamp)
                 table = found
             newest = record
         if table is not None:
-            times[id(table)] = table, newest.commit_timestamp
-        if len(times) > _MOST_OBJECTS:
+            self._note_table(table, newest.commit_timestamp)
+        if len(self._table_times) > _MOST_OBJECTS:
             self._name_tables()
+
+    def _note_table(self, table: Any, time: int) -> None:
+        # Of several partitions one is read behind another.
+        _, known = self._table_times.get(id(table), (table, time))
+        self._table_times[id(table)] = table, max(time, known)
 
     def _name_tables(self) -> None:
         """Move the times from the objects of tables to their names."""

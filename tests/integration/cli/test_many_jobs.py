@@ -15,7 +15,7 @@ from penstock.compat import UTC
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]
 
 
-def write_job(folder: Path, name: str, end: datetime | None = None) -> Path:
+def write_job(folder: Path, name: str, start: datetime | None = None, end: datetime | None = None) -> Path:
     parameters = {
         "project": "my-project",
         "instance": "main",
@@ -24,8 +24,9 @@ def write_job(folder: Path, name: str, end: datetime | None = None) -> Path:
         "output": str(folder / f"out-{name}"),
         "roll_seconds": "0",
     }
-    if end is not None:
-        parameters["end"] = f"{end:%Y-%m-%dT%H:%M:%SZ}"
+    for parameter, moment in (("start", start), ("end", end)):
+        if moment is not None:
+            parameters[parameter] = f"{moment:%Y-%m-%dT%H:%M:%SZ}"
     runner = {"checkpoint_dir": str(folder / "checkpoints" / name), "master": "local[2,4]"}
     file = folder / "jobs" / f"{name}.yaml"
     file.parent.mkdir(exist_ok=True)
@@ -38,8 +39,12 @@ def write_job(folder: Path, name: str, end: datetime | None = None) -> Path:
 def test_a_folder_of_jobs_is_planned_and_looked_at(
     start: Any, shop: Any, published: Any, penstock: list[str], tmp_path: Path
 ) -> None:
-    end = datetime.now(UTC) + timedelta(seconds=15)
-    ended, endless = write_job(tmp_path, "ended", end), write_job(tmp_path, "endless")
+    # With a start: on a busy machine the end has passed when the pipeline begins.
+    begin = datetime.now(UTC) + timedelta(
+        seconds=1
+    )  # written in whole seconds, and after the stream was created
+    end = begin + timedelta(seconds=15)
+    ended, endless = write_job(tmp_path, "ended", begin, end), write_job(tmp_path, "endless")
 
     def ask(command: str) -> tuple[int, dict[str, Any]]:
         words = [*penstock, command, str(tmp_path / "jobs"), "--json"]
@@ -65,9 +70,9 @@ def test_a_folder_of_jobs_is_planned_and_looked_at(
     assert jobs["endless"]["changes"] >= 30
     # The driver that runs is not disturbed.
     assert starts() == (0, {"ended": "has ended", "endless": "continues"})
-    write_job(tmp_path, "ended", end + timedelta(hours=1))
+    write_job(tmp_path, "ended", begin, end + timedelta(hours=1))
     assert starts() == (0, {"ended": "reads on", "endless": "continues"})
-    write_job(tmp_path, "ended", end - timedelta(seconds=10))
+    write_job(tmp_path, "ended", begin, end - timedelta(seconds=10))
     assert starts() == (3, {"ended": "is refused", "endless": "continues"})
 
     programs[1].kill()
