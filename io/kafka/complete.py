@@ -1,4 +1,4 @@
-"""`complete_until` of the topics of a sink: the marks in a topic of their own."""
+"""`complete_until` of the topics of a sink: the marks are in a separate topic."""
 
 from __future__ import annotations
 

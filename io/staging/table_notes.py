@@ -1,4 +1,4 @@
-"""The tables that a sink has written, noted beside its staged batches: also idle ones get marks. No Beam.
+"""Notes of the tables that a sink has written, in the folder of its staged batches: idle tables get marks too. No Beam.
 
     <staging>/…/<sink>/table_<digest>     {"name": "shop.orders", "source_schema": "public", "source_table": "orders"}
 

@@ -18,7 +18,7 @@ behind the stage's source or behind another DoFn's output, and at most `_MOST_ST
 **What is not the common case:**
 
 - An output that is a `TaggedOutput`, `TimestampedValue` or `WindowedValue` goes to an output handler of Beam. The steps
-  behind it run as a chain of their own then, because some steps give every element a timestamp.
+  behind it are a separate chain then, because some steps give every element a timestamp.
 - An element whose size Beam samples, and whose type it checks with `performance_runtime_type_check`, goes through the
   counters of Beam at each output: all of the first ones, then fewer and fewer.
 - The first call of a DoFn whose result Beam checks for `str`, `bytes` and `dict` runs in Beam's operations, with
