@@ -34,8 +34,8 @@ class Position(NamedTuple):
     remains to be read of tables. `recent`: transactions that were read and that other sessions may not see yet; empty
     if no snapshot can begin. `prepared`: where the oldest transaction was prepared that is neither committed nor rolled
     back, 0 if there is none. The server does not repeat a prepared transaction that was acknowledged. `initial`: while
-    an initial snapshot is read, and until the log was read to its end. `published`: the published tables when they were
-    last looked at, packed; see `schema_watch`.
+    an initial snapshot is read, and until the log was read to its end and the server has released it. `published`: the
+    published tables when they were last looked at, packed; see `schema_watch`.
     """
 
     lsn: int

@@ -68,9 +68,10 @@ class _Exported(NamedTuple):
 class HeldReadView:
     """The snapshot of one reader. `name` is empty while none is held: chunks then read the tables as they are now."""
 
-    def __init__(self, stream: ChangeStream, connection: Connection) -> None:
+    def __init__(self, stream: ChangeStream, connection: Connection, initial: ReadView | None) -> None:
+        """`initial`: the snapshot in the position that the reader begins at."""
         self._stream, self._connection = stream, connection
-        self._lock = 0
+        self._lock = 0 if initial is None else initial.lock
         self._worker: Client | None = None
         self._holder: Client | None = None
         self._ping_at = 0.0
@@ -134,14 +135,17 @@ class HeldReadView:
 
     def release(self) -> None:
         """End the session that holds the snapshot, at the server."""
-        self.name = ""
-        worker = self._worker
-        if worker is None:
-            return
-        # If the server does not answer, the session ends after `HOLD_SECONDS`.
-        with suppress(UnreachableError, ChangeStreamError):
-            worker.rows(_RELEASE, (self._application,))
+        if self.is_held:
+            # If the server does not answer, the session ends after `HOLD_SECONDS`.
+            with suppress(UnreachableError, ChangeStreamError), Client(self._stream, self._connection) as client:
+                client.rows(_RELEASE, (self._application,))
+            self._lock = 0
         self.close()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the server may hold a snapshot: it was not released."""
+        return self._lock != 0
 
     def close(self) -> None:
         """Close the connections. The server keeps the snapshot for another worker."""

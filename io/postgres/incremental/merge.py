@@ -69,7 +69,8 @@ class SnapshotMerge(WorkerAnswers):
         self._options, self._visible, self._close = options, visible, close
         self._held, self._initial = held, initial
         self._contained = None if initial is None else parse_snapshot(initial.visible)
-        self._scanned_at: int | None = None
+        # Where the log was when the last row was read. It was before this reader began if the view has no name.
+        self._scanned_at = -1 if initial is not None and not initial.name else None
         self._prune_at = _PRUNE_FROM
         self._recent: tuple[int, ...] = tuple(recent)
         self._keys: dict[Table, list[int]] = {}
@@ -91,7 +92,8 @@ class SnapshotMerge(WorkerAnswers):
 
     @property
     def initial(self) -> ReadView | None:
-        """The snapshot of the database that an initial snapshot began with, while it matters."""
+        """The snapshot of the database that an initial snapshot began with, until the log was read to its end and the
+        server has released it."""
         return self._initial
 
     def begin_scan(self, stopped: Callable[[], bool]) -> bool:
@@ -167,7 +169,7 @@ class SnapshotMerge(WorkerAnswers):
         self._engine.progress = self._engine.progress.with_initial(initial_request())
         self._engine.recent, self._asked = [], ""
         self._held.release()
-        self._initial = self._contained = None
+        self._initial = self._contained = self._scanned_at = None
         self._engine.restart()
 
     def note(self, record: LogRecord, timestamp: int, lsn: int) -> list[Any] | None:
@@ -229,11 +231,15 @@ class SnapshotMerge(WorkerAnswers):
         `at_end`: no change follows.
         """
         added: list[Added] = []
-        if self._initial is not None and not self._initial.name and lsn >= self._initial.lsn:
-            self._initial = self._contained = None
         reports = self._take_answers()
         if self._held.name:
-            self._watch_scan(lsn)
+            self._watch_scan()
+        if self._initial is not None and not self._initial.name:
+            # Kept until it is released: another reader may continue here, and has to release it then.
+            if self._held.is_held:
+                self._scanned_at = lsn if self._scanned_at is None else self._scanned_at
+            elif lsn >= self._initial.lsn:
+                self._initial = self._contained = None
         if reports or self._failed:
             records = self._reports(reports, timestamp) + self._failures(timestamp)
             added.append(Added(records, self._engine.progress, self.recent))
@@ -247,14 +253,13 @@ class SnapshotMerge(WorkerAnswers):
         self._ask()
         return added
 
-    def _watch_scan(self, lsn: int) -> None:
+    def _watch_scan(self) -> None:
         self._held.keep()
         progress = self._engine.progress
         if progress.paused:
             self._give_up("it was paused")
         elif not self._wants_initial:
             self._end_scan()
-            self._scanned_at = lsn
 
     def _arrived(self, answer: Chunk | FailedChunk) -> Sequence[Notification]:
         if isinstance(answer, FailedChunk) and self._held.name:

@@ -62,7 +62,7 @@ def merge_maker(stream: ChangeStream, settings: Any, backoff: Backoff) -> Callab
         return found
 
     def make(position: Position) -> SnapshotMerge:
-        held = HeldReadView(stream, settings.connection)
+        held = HeldReadView(stream, settings.connection, position.initial)
 
         def make_reader(stopped: Callable[[], bool]) -> ChunkReader:
             return ChunkReader(stream, settings.connection, settings.tables, held, stopped=stopped)

@@ -59,7 +59,11 @@ def test_slots_are_partitions_of_one_read_and_each_is_acknowledged_behind_its_ch
     assert all(lsn > before[slot] for slot, lsn in confirmed(database).items())
 
 
-def test_an_initial_snapshot_of_several_slots_reads_the_tables_of_each_before_their_changes(database):
+@pytest.mark.parametrize("idle_stream_seconds", [3, 0.05])
+def test_an_initial_snapshot_of_several_slots_reads_the_tables_of_each_before_their_changes(
+    database, idle_stream_seconds
+):
+    """`idle_stream_seconds`: with less than an epoch takes, other readers continue in many epochs."""
     options = divide(database, "ab")
     for name in "ab":
         # The log of each slot has these inserts. The rows contain them, so they are not emitted.
@@ -67,11 +71,19 @@ def test_an_initial_snapshot_of_several_slots_reads_the_tables_of_each_before_th
             f"alter table {name} add n int not null default 0",
             f"insert into {name} select generate_series(1, 20)",
         )
-    reading = database.source(**options, snapshot="initial", chunk_rows=2)
+    reading = database.source(
+        **options, snapshot="initial", chunk_rows=2, idle_stream_seconds=idle_stream_seconds
+    )
     epochs = Epochs(reading, parts=2)
+
+    def positions():
+        return [at.position for part, _ in epochs.residuals for at in part.positions.values()]
+
+    # The snapshots are in a checkpoint first. Then rows change that are read already, and others.
+    while any(initial is None for *_, initial, _ in positions()):
+        epochs.run(0.1, steps=1)
     number = 0
-    while any(at.position[4].snapshots for part, _ in epochs.residuals for at in part.positions.values()):
-        # The first epoch takes the snapshots. Then rows change that are read already, and others.
+    while any(position[4].snapshots for position in positions()):
         epochs.run(0.1, steps=1, crash=number in (1, 4))
         changes = (f"update {name} set n = n + 1 where id % 5 = {number % 5}" for name in "ab")
         database.execute(f"begin; {'; '.join(changes)}; commit")
@@ -90,6 +102,7 @@ def test_an_initial_snapshot_of_several_slots_reads_the_tables_of_each_before_th
         assert sorted(database.rows(f"select id, n from {name}")) == sorted(
             (id_, n) for (table, id_), n in seen.items() if table == name
         )
+    # Otherwise it holds back the removal of old rows for `HOLD_SECONDS`.
     held = "select from pg_stat_activity where application_name like 'penstock snapshot %' and datname = '{}'"
     wait_until(
         lambda: epochs.run(0.1) is None or not database.rows(held.format(database.name)),

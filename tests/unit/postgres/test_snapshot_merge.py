@@ -30,6 +30,7 @@ class Held:
     def __init__(self, name: str = "", *, lost: bool = False) -> None:
         self.name, self._lost = name, lost
         self.released = False
+        self.is_held = True
 
     def begin(self, stopped: Any) -> ReadView:
         self.name = INITIAL_SNAPSHOT.name
@@ -42,7 +43,7 @@ class Held:
     def keep(self) -> None: ...
 
     def release(self) -> None:
-        self.name, self.released = "", True
+        self.name, self.released, self.is_held = "", True, False
 
 
 def merging(
@@ -125,6 +126,7 @@ def test_a_transaction_id_that_a_server_uses_again_after_a_crash_is_another_tran
 
 def test_the_first_snapshot_is_forgotten_where_the_log_has_no_change_that_it_contains():
     merge, _ = merging(SnapshotProgress(), initial=INITIAL_SNAPSHOT._replace(name=""))
+    merge.acknowledged(99)
     merge.advance(99, 99)
     assert merge.initial is not None
     merge.advance(100, 100)
@@ -169,3 +171,13 @@ def test_the_server_holds_the_snapshot_until_a_checkpoint_has_its_rows():
     assert not held.released
     merge.acknowledged(11)
     assert held.released
+
+
+def test_a_reader_that_begins_after_the_rows_releases_the_snapshot():
+    held = Held()
+    merge, _ = merging(SnapshotProgress(), held, INITIAL_SNAPSHOT._replace(name=""))
+    merge.advance(100, 100)
+    assert merge.initial is not None, "another reader could not release it"
+    merge.acknowledged(100)
+    merge.advance(100, 100)
+    assert (held.released, merge.initial) == (True, None)
