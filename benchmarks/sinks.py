@@ -42,7 +42,7 @@ from sink_clients.rows import EMULATORS, row_contenders
 
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
 from penstock.event.change_rows import change_rows
-from penstock.event.coder import decode_event, encode_event
+from penstock.event.coder import encode_event
 from penstock.io.columnar.data_files import manifest
 from penstock.io.columnar.parquet import ParquetRows
 from penstock.io.delta.target import DeltaTarget
@@ -52,6 +52,7 @@ from penstock.io.staging.batch import EventBlocks, StagedEvents
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.epochs import EpochDelivery
+from penstock.io.staging.formatted_run import decode_staged
 
 KINDS = [Kind.INT64] * 5 + [Kind.STRING] * 3 + [Kind.FLOAT64, Kind.BOOL]
 SCHEMA = TableSchema(
@@ -98,7 +99,7 @@ def writing_files(target: Any) -> Callable[[Any, int], None]:
     """Return the function that does the work of tasks and driver: files of staged batches, and their commit."""
 
     def write(batches: Sequence[StagedBatch], number: int) -> None:
-        events = StagedEvents(batches[0], RecordBlockCoder().decode, decode_event)
+        events = StagedEvents(batches[0], RecordBlockCoder().decode, decode_staged)
         content = manifest("", map(target.write_file, target.plan_files(events, str(number))))
         publishing(target)([StagedBatch(batches[0].delivery, len(events), 0, 0, content=content)], number)
 

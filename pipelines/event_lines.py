@@ -58,7 +58,7 @@ class ToEvents:
         tables: a function that returns the tables of the source; None: they are not known. It is called before the
             start, and only if a choice names tables or columns, or with `needs_keys`.
         needs_keys: the sink maintains one row for each primary key.
-        rows: makes the rows of the sink from records where no step needs events; see `direct_rows`.
+        whole: makes the staged records of the sink from batches of records, where no step needs events.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ToEvents:
         tables: Callable[[], Any] | None = None,
         *,
         needs_keys: bool = False,
-        rows: Whole | None = None,
+        whole: Whole | None = None,
     ) -> None:
         self._options, self._replay = options, options.replay
         self._steps = [*row_steps(options), *column_steps(options)]
@@ -82,7 +82,7 @@ class ToEvents:
             database=getattr(stream, "database", ""),
             stream=getattr(stream, "change_stream", getattr(stream, "publication", "")),
             table=getattr(stream, "table", ""),
-            whole=None if self._steps or options.replay or options.preview else rows,
+            whole=None if self._steps or options.replay or options.preview else whole,
         )
 
     @property

@@ -24,6 +24,7 @@ import apache_beam as beam
 from penstock.errors import UsageError
 from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.files.options import FileOptions
+from penstock.io.staging.send_after_commit import SendAfterCommit
 from penstock.pipelines.event_lines import (
     CheckedWrite,
     EventLines,
@@ -50,6 +51,7 @@ from penstock.secrets import read_references
 from penstock.tables import TableSelection
 from penstock.transforms.element_transform import Whole
 from penstock.transforms.formats.debezium import DebeziumFormat
+from penstock.transforms.formats.debezium_queue import LogQueueRecords
 
 WRITE = "Write"
 """The step of the sink."""
@@ -192,8 +194,9 @@ def _write_events(
     """Apply source, conversion to events, and a sink of events or records; return what the sink returns."""
     records = pipeline | "ReadChangeStream" >> readable(source, options)
     _, tables = _asked(source)
-    rows = _direct_rows(system, source.stream, sink)
-    to_events = ToEvents(options, system, source.stream, tables, needs_keys=needs_keys, rows=rows)
+    # Placed events are formatted in another way.
+    whole = _without_events(system, source.stream, sink, options) if metadata is None else None
+    to_events = ToEvents(options, system, source.stream, tables, needs_keys=needs_keys, whole=whole)
     events, letters = to_events.events(records)
     if metadata is not None:
         events |= "TransactionMetadata" >> WithTransactionMetadata(metadata)
@@ -215,14 +218,23 @@ def _write_events(
     return written
 
 
-def _direct_rows(system: str, stream: Any, sink: Any) -> Whole | None:
-    """Return what makes the rows of a sink from the records of a source: the same rows, in less time."""
-    rows = sink.rows if isinstance(sink, WriteCheckedRows) else None
-    if system != "postgres" or rows is None or rows.rows_bucket is None:
+def _without_events(system: str, stream: Any, sink: Any, options: EventOptions) -> Whole | None:
+    """Return what makes the staged records of a sink from the records of a source: the same, in less time."""
+    if system != "postgres":
         return None
-    from penstock.io.postgres.arrow_rows import LogRows  # needs pyarrow, which the sink has asked for
+    names = {"database": stream.database, "stream": stream.publication}
+    if isinstance(sink, WriteCheckedRows) and sink.rows is not None and sink.rows.rows_bucket is not None:
+        from penstock.io.postgres.arrow_rows import LogRows  # needs pyarrow, which the sink has asked for
 
-    return LogRows(rows.rows_bucket, database=stream.database, stream=stream.publication)
+        return LogRows(sink.rows.rows_bucket, **names)
+    if isinstance(sink, SendAfterCommit):
+        queue = sink.queue
+        if queue is not None and isinstance(queue.format, DebeziumFormat):
+            refuses = options.dead_letters is not None
+            return LogQueueRecords(
+                queue.format, shards=queue.shards, target=queue.name, refuses=refuses, **names
+            )
+    return None
 
 
 def main(arguments: list[str]) -> int:

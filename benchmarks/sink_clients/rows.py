@@ -8,13 +8,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from penstock.event import CellChange, ChangeEvent, Op, Source, Version
-from penstock.event.coder import decode_event, encode_event
+from penstock.event.coder import encode_event
 from penstock.event.model import NO_COLUMNS
 from penstock.io.staging import Delivery, StagedBatch
 from penstock.io.staging.batch import EventBlocks, StagedEvents
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.connector import Connector
+from penstock.io.staging.formatted_run import decode_staged
 from penstock.transforms.formats.formatted import FormattedRecord
 
 Contender = tuple[Callable[[Any, int], None], Callable[[Any], Any]]
@@ -38,7 +39,7 @@ def sending(connector: Connector, servers: ExitStack) -> Callable[[Any, int], No
     servers.callback(sender.close)
 
     def send(batch: StagedBatch, number: int) -> None:
-        events = StagedEvents(batch, RecordBlockCoder().decode, decode_event)
+        events = StagedEvents(batch, RecordBlockCoder().decode, decode_staged)
         sender.send(Delivery("s", "j", 0, 1, 1, number), events)
 
     return send

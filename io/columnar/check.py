@@ -13,11 +13,11 @@ from penstock.batches import ElementBatch, is_batched, single
 from penstock.errors import UnwritableError
 from penstock.event.model import ChangeEvent, Image, Op
 from penstock.event.replica import replicable_key
-from penstock.io.columnar.row_refused import row_refused
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging import delivery_coders  # noqa: F401  registers the coder of RefusedEvent
 from penstock.io.staging.blocks import BucketRun
 from penstock.io.staging.refused import REFUSED, RefusedEvent
+from penstock.io.staging.row_refused import row_refused
 
 if TYPE_CHECKING:
     from penstock.io.columnar.row_runs import EventRows

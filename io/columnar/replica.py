@@ -10,7 +10,6 @@ from typing import Protocol, TypeVar, get_args
 import msgspec
 
 from penstock.errors import PenstockError, UnwritableError, UsageError
-from penstock.event.coder import decode_event
 from penstock.event.model import ChangeEvent, Column, Source, TableSchema
 from penstock.event.plain_types import plain_schema
 from penstock.event.replica import by_table
@@ -25,6 +24,7 @@ from penstock.io.columnar.table_rows import PREFIX, Mode
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
 from penstock.io.staging.batch import StagedBatch, StagedEvents
 from penstock.io.staging.coders import RecordBlockCoder
+from penstock.io.staging.formatted_run import decode_staged
 from penstock.tables import EVERY_TABLE, TableSelection
 
 
@@ -57,7 +57,7 @@ def events_of_epoch(
     """Return the events of an epoch by table, for the tables that are selected now."""
     decode_block = RecordBlockCoder().decode
     events = [
-        event for batch in batches for event in StagedEvents(batch, decode_block, decode_event, selection)
+        event for batch in batches for event in StagedEvents(batch, decode_block, decode_staged, selection)
     ]
     return [TableEvents(each[0].source, each) for each in by_table(events).values()]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import msgspec
 
-from penstock.event.model import ChangeEvent
-from penstock.event.replica import encode_version
+from penstock.event.model import ChangeEvent, Source
 from penstock.io.staging.delivery import Refusal
 from penstock.io.staging.format import Format
+from penstock.io.staging.formatted_event import FormattedEvent, format_event
 
 EVENT_ID, VERSION = "penstock.id", "penstock.version"
 """Headers of every record: the id of its event, and its version as sortable text."""
@@ -33,7 +34,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 def records_of(
-    events: Iterable[ChangeEvent], format: Format, topic: str, left_out: frozenset[int] = frozenset()
+    events: Iterable[ChangeEvent | FormattedEvent],
+    format: Format,
+    topic: str,
+    left_out: frozenset[int] = frozenset(),
 ) -> tuple[list[Record], list[Refusal]]:
     """Return the records of a batch, and the events that the format cannot express.
 
@@ -52,27 +56,41 @@ def records_of(
     return records, refused
 
 
-def records_of_event(index: int, event: ChangeEvent, format: Format, topic: str) -> list[Record]:
+def records_of_event(
+    index: int, event: ChangeEvent | FormattedEvent, format: Format, topic: str
+) -> list[Record]:
     """Return the records of the event with this index; see `records_of`.
 
     Raises:
         ValueError: the format cannot express the event, or a topic has no possible name.
     """
-    source, records = event.source, []
-    own = [(EVENT_ID, event.id.encode()), (VERSION, encode_version(event.version).encode())]
-    for record in format(event):
-        name = topic.format(
-            topic=record.topic, table=source.table, schema=source.schema, database=source.database
+    formatted = event if isinstance(event, FormattedEvent) else format_event(event, format)
+    if formatted.reason:
+        raise ValueError(formatted.reason)
+    source = formatted.source
+    own = [(EVENT_ID, formatted.id.encode()), (VERSION, formatted.version.encode())]
+    return [
+        Record(
+            index,
+            _topic_name(topic, each.topic, source),
+            each.key,
+            each.value,
+            each.timestamp_ms,
+            [*each.headers, *own],
         )
-        if not _TOPIC.fullmatch(name) or name in (".", ".."):
-            raise ValueError(
-                f"{name!r} cannot be the name of a topic: Kafka allows 1 to 249 of the characters a-z A-Z 0-9 . _ -. "
-                "Pass another topic="
-            )
-        # Kafka takes no time before 1970; -1 would mean the time of the client.
-        milliseconds = max(0, record.timestamp // 1_000_000)
-        records.append(Record(index, name, record.key, record.value, milliseconds, [*record.headers, *own]))
-    return records
+        for each in formatted.records
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _topic_name(topic: str, of_format: str, source: Source) -> str:
+    name = topic.format(topic=of_format, table=source.table, schema=source.schema, database=source.database)
+    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise ValueError(
+            f"{name!r} cannot be the name of a topic: Kafka allows 1 to 249 of the characters a-z A-Z 0-9 . _ -. "
+            "Pass another topic="
+        )
+    return name
 
 
 def topics_of(records: Sequence[Record]) -> frozenset[str]:

@@ -71,7 +71,7 @@ class WriteToKafka(KafkaSinkOptions, SendAfterCommit):
             self.complete_topic,
             dict(self.config or {}),
         )
-        SendAfterCommit.__init__(self, connector_of(target), options=self)
+        SendAfterCommit.__init__(self, connector_of(target), options=self, format=self.format)
 
     def display_data(self) -> dict[str, Any]:
         return {**super().display_data(), "topic": self.topic, "guarantee": self.guarantee}

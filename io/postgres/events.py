@@ -15,6 +15,7 @@ Source: PostgreSQL documentation, "ALTER TABLE" (REPLICA IDENTITY) and "Logical 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from penstock.event.keys import canonical_key, key_rules
@@ -71,6 +72,13 @@ class EventConverter:
         found = self._find_table(table)
         return found.source, found.schema
 
+    def key_of(self, table: Table) -> Callable[[Row], Image | None]:
+        """Return the function from a row of a table, with the values of all key columns, to the key of its event.
+
+        It raises a ValueError if a value does not have the form of its type.
+        """
+        return self._find_table(table).key_of
+
     def _find_table(self, table: Table) -> _Table:
         found = self._tables.get(table)
         if found is None:
@@ -114,6 +122,7 @@ class _Table:
         ]
         self._identity = [column.in_identity for column in table.columns]
         self._key = [column.name for column in self.schema.key_columns]
+        self._key_numbers = [self.schema.names.index(name) for name in self._key]
         self._has_key_rules = bool(key_rules(self.schema))
 
     def event(self, record: LogRecord) -> ChangeEvent:
@@ -143,6 +152,13 @@ class _Table:
             _transaction(record),
             incremental=record.incremental,
         )
+
+    def key_of(self, row: Row) -> Image | None:
+        if not self._key:
+            return None
+        columns = [self._columns[number] + (row[number],) for number in self._key_numbers]
+        key = {name: value if convert is None else convert(value) for name, convert, value in columns}  # type: ignore[arg-type]
+        return canonical_key(self.schema, key) if self._has_key_rules else key
 
     def _image(self, row: Row) -> Image:
         image: Image = {}

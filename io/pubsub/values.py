@@ -8,8 +8,8 @@ from hashlib import blake2b
 import msgspec
 
 from penstock.event.model import ChangeEvent
-from penstock.event.replica import encode_version
-from penstock.io.staging.format import Format, Formatted
+from penstock.io.staging.format import Format
+from penstock.io.staging.formatted_event import FormattedEvent, QueueRecord, format_event
 
 EVENT_ID, VERSION = "penstock_id", "penstock_version"
 """Attributes of every message: the id of its event with the number of the message, and the version of the event."""
@@ -27,7 +27,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     attributes: dict[str, str]
 
 
-def messages_of(event: ChangeEvent, format: Format, topic: str, *, ordering: bool) -> list[Message]:
+def messages_of(
+    event: ChangeEvent | FormattedEvent, format: Format, topic: str, *, ordering: bool
+) -> list[Message]:
     """Return the messages of an event. `topic` is a name with ``{table}``, ``{schema}`` and ``{database}``.
 
     A tombstone (a record without a value) has no data. It has the attribute ``penstock_tombstone``, because Pub/Sub
@@ -36,29 +38,35 @@ def messages_of(event: ChangeEvent, format: Format, topic: str, *, ordering: boo
     Raises:
         ValueError: the format cannot express the event, or a message is beyond the limits of Pub/Sub.
     """
-    source, messages = event.source, []
+    formatted = event if isinstance(event, FormattedEvent) else format_event(event, format)
+    if formatted.reason:
+        raise ValueError(formatted.reason)
+    source, messages = formatted.source, []
     name = topic.format(table=source.table, schema=source.schema, database=source.database)
-    for number, record in enumerate(format(event)):
+    for number, record in enumerate(formatted.records):
         attributes = {key: _text(value) for key, value in record.headers}
         attributes |= {
-            EVENT_ID: f"{event.id}/{number}",
-            VERSION: encode_version(event.version),
+            EVENT_ID: f"{formatted.id}/{number}",
+            VERSION: formatted.version,
             "penstock_table": record.topic,
         }
         if record.value is None:
             attributes["penstock_tombstone"] = "true"
         message = Message(
-            name, record.value or b"", _ordering_key(event, record) if ordering else "", attributes
+            name,
+            record.value or b"",
+            _ordering_key(record, of_row=formatted.of_row) if ordering else "",
+            attributes,
         )
         _check(message)
         messages.append(message)
     return messages
 
 
-def _ordering_key(event: ChangeEvent, record: Formatted) -> str:
+def _ordering_key(record: QueueRecord, *, of_row: bool) -> str:
     """Return a text of fixed length for the table and key: keys of rows may be longer than the limit."""
     # Messages that belong to no row (TRUNCATE, messages, BEGIN and END) are ordered among themselves, by their topic.
-    key = b"" if event.key is None else record.key or b""
+    key = record.key or b"" if of_row else b""
     # A digest: keys of rows may be longer than 1,024 bytes, and may be binary.
     return blake2b(record.topic.encode() + b"\0" + key, digest_size=16).hexdigest()
 

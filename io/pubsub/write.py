@@ -53,7 +53,7 @@ class WriteToPubSub(PubSubSinkOptions, SendAfterCommit):
         target = PubSubTarget(
             self.project, self.topic, self.format, self.ordering, self.create_topics, self.endpoint
         )
-        SendAfterCommit.__init__(self, connector_of(target), options=self)
+        SendAfterCommit.__init__(self, connector_of(target), options=self, format=self.format)
 
     def display_data(self) -> dict[str, Any]:
         return {**super().display_data(), "topic": self.topic, "ordering": self.ordering}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.event.model import ChangeEvent
-from penstock.io.columnar.row_refused import row_refused
+from penstock.io.staging.row_refused import row_refused
 
 TARGET = "a DataFrame"
 """Name of the target in messages."""

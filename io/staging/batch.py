@@ -12,9 +12,8 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from penstock.event.model import ChangeEvent
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.delivery import Delivery
 from penstock.io.staging.errors import OutputError
@@ -97,7 +96,7 @@ class StagedEvents:
 
     batch: StagedBatch
     decode_block: Callable[[bytes], RecordBlock]
-    decode_event: Callable[[bytes], ChangeEvent]
+    decode_record: Callable[[bytes], Iterable[Any]]
     selection: TableSelection = EVERY_TABLE
     _content: bytes | None = field(default=None, init=False)
 
@@ -105,7 +104,7 @@ class StagedEvents:
         # Without a selection the number is known, and the content need not be read.
         return self.batch.records if self.selection == EVERY_TABLE else sum(1 for _ in self)
 
-    def __iter__(self) -> Iterator[ChangeEvent]:
+    def __iter__(self) -> Iterator[Any]:
         if self._content is None:
             self._content = self.batch.read()
         # The position is local, so that two iterations do not disturb each other.
@@ -115,8 +114,8 @@ class StagedEvents:
             (length,) = _LENGTH.unpack_from(content, start)
             start += _LENGTH.size
             for _, record in self.decode_block(content[start : start + length]).records():
-                event = self.decode_event(record)
-                source = event.source
-                if every or not source.table or self.selection.has(source.schema, source.table):
-                    yield event
+                for event in self.decode_record(record):
+                    source = event.source
+                    if every or not source.table or self.selection.has(source.schema, source.table):
+                        yield event
             start += length

@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock.attempt import DriverToken
 from penstock.errors import ServiceError
-from penstock.event.model import ChangeEvent
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,11 +94,14 @@ class Sent:
 
 
 class EventBatch(Protocol):
-    """The events of a delivery, in commit order for each key. May be iterated several times."""
+    """The events of a delivery, in commit order for each key. May be iterated several times.
+
+    Of a sink with a format they are `FormattedEvent`s, or `ChangeEvent`s of an earlier version of Penstock.
+    """
 
     def __len__(self) -> int: ...
 
-    def __iter__(self) -> Iterator[ChangeEvent]: ...
+    def __iter__(self) -> Iterator[Any]: ...
 
 
 class Sender(Protocol):

@@ -11,8 +11,6 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 
 from penstock.errors import InvariantError
-from penstock.event.coder import decode_event
-from penstock.event.model import ChangeEvent
 from penstock.io.staging.batch import DeliveredBatch, StagedBatch, StagedEvents
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.connector import Connector
@@ -24,6 +22,8 @@ from penstock.io.staging.delivery import (
     Sender,
     Sent,
 )
+from penstock.io.staging.formatted_event import FormattedEvent
+from penstock.io.staging.formatted_run import decode_staged
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.io.staging.operations import clean_up
 from penstock.io.staging.options import UNAVAILABLE_SECONDS
@@ -74,10 +74,13 @@ class SendBatchesFn(beam.DoFn):
 
     def process(self, batch: StagedBatch) -> Iterator[Any]:
         # The content is read when a sender asks for the first event: a batch that the ledger has costs no read.
-        events = StagedEvents(batch, RecordBlockCoder().decode, decode_event, self._selection)
+        events = StagedEvents(batch, RecordBlockCoder().decode, decode_staged, self._selection)
         sent = self._send(batch, events)
         for refusal in sent.refused:
-            refused = RefusedEvent(_event_at(events, refusal), self._connector.name, refusal.reason)
+            event = _event_at(events, refusal)
+            if isinstance(event, FormattedEvent):
+                event = event.make_event()
+            refused = RefusedEvent(event, self._connector.name, refusal.reason)
             yield beam.pvalue.TaggedOutput(REFUSED, refused)
         # Count the batch in each try: exactly one try of the step is part of a committed epoch.
         self._batches.inc()
@@ -151,7 +154,7 @@ class SendBatchesFn(beam.DoFn):
         )
 
 
-def _event_at(events: StagedEvents, refusal: Refusal) -> ChangeEvent:
+def _event_at(events: StagedEvents, refusal: Refusal) -> Any:
     for event in islice(events, refusal.index, None):
         return event
     raise InvariantError(f"a sender refuses row {refusal.index} of a batch of {len(events)} rows")

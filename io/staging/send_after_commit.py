@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from typing_extensions import Self
@@ -21,6 +21,8 @@ from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.collect import CollectRecordsFn, in_global_window
 from penstock.io.staging.connector import Connector
 from penstock.io.staging.dead_letter_limit import check_limit, stop_at_refused
+from penstock.io.staging.format import Format
+from penstock.io.staging.formatted_run import FormatBeforeCommit
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.options import SendOptions
 from penstock.io.staging.preview import Preview
@@ -34,6 +36,14 @@ from penstock.tables import EVERY_TABLE, TableSelection
 
 BATCH_BYTES = 64 * 1024 * 1024
 """A batch of this many bytes is sent with the next commit, whatever `roll_seconds` says."""
+
+
+class Queue(NamedTuple):
+    """A sink of formatted records. `name` is for messages."""
+
+    name: str
+    format: Format
+    shards: int
 
 
 class SendAfterCommit(beam.PTransform):
@@ -57,12 +67,14 @@ class SendAfterCommit(beam.PTransform):
     Args:
         connector: the target, and how it is opened.
         options: how batches are collected, staged and sent. A transform that inherits its options passes itself.
+        format: makes the records of a queue. They are made before the commit, and the sender gets `FormattedEvent`s.
+            None: the target gets the events.
 
     Raises:
         UsageError: an option is wrong (at construction).
     """
 
-    def __init__(self, connector: Connector, *, options: SendOptions) -> None:
+    def __init__(self, connector: Connector, *, options: SendOptions, format: Format | None = None) -> None:
         super().__init__()
         shards, unavailable_seconds = options.shards, options.unavailable_seconds
         if not isinstance(shards, int) or shards < 1:
@@ -70,6 +82,7 @@ class SendAfterCommit(beam.PTransform):
         if not unavailable_seconds >= 0:
             raise UsageError(f"unavailable_seconds must be 0 or more, got {unavailable_seconds!r}.")
         self._connector = connector
+        self._format = format
         self._shards = shards
         self._policy = RollingPolicy(round(options.roll_seconds * 1e6), BATCH_BYTES)
         self._staging = None if options.staging is None else store_of(options.staging)
@@ -126,7 +139,7 @@ class SendAfterCommit(beam.PTransform):
         )
         staged = (
             in_global_window(events)
-            | "Collect" >> beam.ParDo(CollectRecordsFn(encode_event, ShardOf(self._shards)))
+            | "Collect" >> beam.ParDo(CollectRecordsFn(self._encode(), ShardOf(self._shards)))
             | "Roll" >> ForgettingParDo(roll)
         )
         if not self._skip_refused:
@@ -139,6 +152,18 @@ class SendAfterCommit(beam.PTransform):
         if self._max_dead_letters is not None:
             refused |= "Limit" >> stop_at_refused(self._max_dead_letters, self._connector.name)
         return delivered, refused
+
+    @property
+    def queue(self) -> Queue | None:
+        """The queue whose records are made before the commit; None: the target gets the events."""
+        if self._format is None:
+            return None
+        return Queue(self._connector.name, self._format, self._shards)
+
+    def _encode(self) -> Callable[[ChangeEvent], bytes]:
+        if self._format is None:
+            return encode_event
+        return FormatBeforeCommit(self._format, self._connector.name, refuses=self._skip_refused)
 
     def display_data(self) -> dict[str, Any]:
         return {

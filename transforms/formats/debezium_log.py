@@ -67,16 +67,22 @@ class LogRecordFormat:
         Raises:
             ValueError: a value does not have the form of its type, or the options cannot express it.
         """
-        table = record.table
-        if table is not None:
-            last, found = self._last
-            # Neighbours share their table, and its hash walks all columns.
-            if table is not last:
-                found = self._find(table)
-                self._last = table, found
-            if found is not None and (made := found.records(record)) is not None:
-                return made
+        made = self.short(record)
+        if made is not None:
+            return made
         return [each for event in self._convert(record) for each in self._format(event)]
+
+    def short(self, record: LogRecord) -> list[FormattedRecord] | None:
+        """Return the records of a change; None if they must be made from its event."""
+        table = record.table
+        if table is None:
+            return None
+        last, found = self._last
+        # Neighbours share their table, and its hash walks all columns.
+        if table is not last:
+            found = self._find(table)
+            self._last = table, found
+        return None if found is None else found.records(record)
 
     def runs(self, records: list[LogRecord], times_us: list[int]) -> list[RecordRun]:
         """Return the values of the records of a batch as lines. A tombstone has no line.

@@ -137,7 +137,10 @@ class HeldReadView:
         """End the session that holds the snapshot, at the server."""
         if self.is_held:
             # If the server does not answer, the session ends after `HOLD_SECONDS`.
-            with suppress(UnreachableError, ChangeStreamError), Client(self._stream, self._connection) as client:
+            with (
+                suppress(UnreachableError, ChangeStreamError),
+                Client(self._stream, self._connection) as client,
+            ):
                 client.rows(_RELEASE, (self._application,))
             self._lock = 0
         self.close()

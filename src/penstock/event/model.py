@@ -214,6 +214,16 @@ Image = dict[str, Any]
 """Column name to value. A column that is absent was not sent; None is NULL. Treat it as immutable."""
 
 
+def event_id(version: Version, key: Image | None) -> str:
+    """Return the id of the event with this version and key; see `ChangeEvent.id`."""
+    text = f"{version.order}-{version.transaction}-{version.sequence}-{version.index}"
+    if version.transaction:
+        return text
+    # Without a transaction (Bigtable, and rows of a snapshot) two rows may have one version. The digest keeps the key
+    # itself out of logs.
+    return f"{text}-{blake2b(repr(key).encode(), digest_size=8).hexdigest()}"
+
+
 class ChangeEvent(msgspec.Struct, frozen=True, gc=False):
     """One changed row.
 
@@ -264,13 +274,7 @@ class ChangeEvent(msgspec.Struct, frozen=True, gc=False):
     @property
     def id(self) -> str:
         """A text that identifies the event among all events of its source; equal for a repeated delivery."""
-        version = self.version
-        text = f"{version.order}-{version.transaction}-{version.sequence}-{version.index}"
-        if version.transaction:
-            return text
-        # Without a transaction (Bigtable, and rows of a snapshot) two rows may have one version. The digest keeps the
-        # key itself out of logs.
-        return f"{text}-{blake2b(repr(self.key).encode(), digest_size=8).hexdigest()}"
+        return event_id(self.version, self.key)
 
     def __repr__(self) -> str:  # no key and no images: they are someone's data
         return f"<{self.op} of {self.source.table or self.source.system} at {self.timestamp}>"

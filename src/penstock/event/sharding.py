@@ -8,19 +8,27 @@ from typing import Any
 import msgspec
 
 from penstock.event.column_types import Interval
-from penstock.event.model import ChangeEvent
+from penstock.event.model import ChangeEvent, Image, Source
 
 
 def key_bytes(event: ChangeEvent) -> bytes:
     """Return bytes that are equal for events of one row and different for all others: the table and its key values."""
-    values = None if event.key is None else tuple(event.key.values())
-    source = event.source
-    return _encode((source.system, source.server, source.database, source.schema, source.table, values))
+    return _row_bytes(event.source, event.key)
 
 
 def shard_of(event: ChangeEvent, shards: int) -> int:
     """Return the shard of an event, by the CRC-32 of `key_bytes`."""
-    return zlib.crc32(key_bytes(event)) % shards if shards > 1 else 0
+    return shard_of_row(event.source, event.key, shards)
+
+
+def shard_of_row(source: Source, key: Image | None, shards: int) -> int:
+    """Return the shard of the events with this source and key."""
+    return zlib.crc32(_row_bytes(source, key)) % shards if shards > 1 else 0
+
+
+def _row_bytes(source: Source, key: Image | None) -> bytes:
+    values = None if key is None else tuple(key.values())
+    return _encode((source.system, source.server, source.database, source.schema, source.table, values))
 
 
 def _enc_hook(value: Any) -> Any:

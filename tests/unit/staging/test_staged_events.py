@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from penstock.event import ChangeEvent, Op, Source
-from penstock.event.coder import decode_event, encode_event
+from penstock.event.coder import encode_event
 from penstock.io.staging import Delivery, StagedBatch
 from penstock.io.staging.batch import EventBlocks, StagedEvents
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.delivery import Refusal, RefusalError, RowRefusedError, Sent
+from penstock.io.staging.formatted_run import decode_staged
 from penstock.io.staging.send import SendBatchesFn
 from penstock.tables import EVERY_TABLE, TableSelection
 from tests.unit.formats.events import event_of, schema_of
@@ -41,7 +42,7 @@ BATCH = StagedBatch(Delivery("sink", "job", 0, 1, 1, 2), len(EVENTS), len(CONTEN
 def test_a_filter_leaves_out_events_that_were_staged_before_it(
     selection: TableSelection, found: list[str]
 ) -> None:
-    events = StagedEvents(BATCH, RecordBlockCoder().decode, decode_event, selection)
+    events = StagedEvents(BATCH, RecordBlockCoder().decode, decode_staged, selection)
     assert [each.source.qualified_table for each in events] == found
     assert len(events) == len(found)
 

@@ -1,4 +1,4 @@
-"""The error for an event that a target of files or tables can never hold. Pure."""
+"""The error for an event that a target can never hold, before its commit. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from penstock.io.staging.delivery import RowRefusedError
 
 
 def row_refused(event: ChangeEvent, target: str, reason: str) -> RowRefusedError:
-    """Return the error for an event that a target of files or tables can never hold."""
+    """Return the error for an event that a target can never hold."""
     table = event.source.qualified_table
     return RowRefusedError(
         f"{target} cannot hold the {event.op} of a row of {table or event.source.system} at position {event.id}: "
