@@ -12,7 +12,7 @@ import apache_beam as beam
 
 from penstock.datasets import Dataset
 from penstock.errors import SeveralProblemsError, UsageError
-from penstock.event.model import Source
+from penstock.event.model import ChangeEvent, Source
 from penstock.event.replica import encode_version
 from penstock.io.files import WriteToJsonLines
 from penstock.io.files.options import FileOptions
@@ -97,6 +97,18 @@ class ToEvents:
         for name, transform in self._steps:
             events = self.apply(letters, events, name, transform)
         return events, letters
+
+    def of_record(self, record: Any) -> list[tuple[ChangeEvent, ChangeEvent | None]]:
+        """Return the events of a record with whole rows: each before and after the steps; None: it is filtered out."""
+        steps = [each for _, each in self._steps if isinstance(each, ElementTransform)]
+
+        def stepped(event: ChangeEvent) -> ChangeEvent | None:
+            events = [event]
+            for step in steps:
+                events = [out for each in events for out in step.outputs(each)]
+            return events[0] if events else None
+
+        return [(event, stepped(event)) for event in self._convert.outputs(record)]
 
     def apply(self, letters: list[Any], events: Any, name: str, transform: Any) -> Any:
         """Apply a step. Elements that it cannot process are added to the dead letters, if the pipeline writes them.

@@ -103,6 +103,17 @@ def build(
     return _write_events(pipeline, source, transform, options, target, needs_keys=needs_keys)
 
 
+def endpoints(source: str, sink: str, choices: Mapping[str, Any]) -> tuple[Any, ToEvents, Any]:
+    """Return the transform of the source, the conversion to events and the transform of a sink of events; see `build`.
+
+    Nothing is applied to a pipeline.
+    """
+    of_source, of_events, of_sink = parameters_of(source, sink).divided(choices)
+    transform = SOURCES[source].transform()(**_without_references(of_source))
+    to_events = ToEvents(EventOptions(**of_events), source, transform.stream)
+    return transform, to_events, _target(SINKS[sink], of_sink)
+
+
 def _target(kind: SinkKind, given: Mapping[str, Any], **more: Any) -> Any:
     """Return the transform of a sink. References to secrets are read."""
     names = {kind.parameter(name): name for name in kind.arguments()}

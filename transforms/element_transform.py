@@ -53,6 +53,10 @@ class ElementTransform(beam.PTransform):
         changed._handling = (args, options)
         return changed
 
+    def outputs(self, element: Any) -> Iterable[Any]:
+        """Return the outputs of one element, outside of a pipeline."""
+        return self._process(element)
+
     def expand(self, pcoll: beam.PCollection[Any]) -> Any:
         """Apply the function; with exception handling the result has two outputs."""
         name = f"{type(self).__name__}Fn"

@@ -167,7 +167,7 @@ class LogFilesTarget(EpochTableTarget):
 
     def write_file(self, planned: PlannedFile) -> DataFile:
         table, path, source = planned.table, planned.path, planned.source
-        with self._errors(table):
+        with self.errors(table):
             rows = self._with_known_columns(table, source, _rows_of(planned))
             content, folder = parquet_file([rows], rows.schema), self._folder(table)
             folder.create(path, [content])
@@ -177,7 +177,7 @@ class LogFilesTarget(EpochTableTarget):
 
     def delete_unnamed(self, files: Collection[tuple[str, str]]) -> None:
         for table in sorted({table for table, _ in files}):
-            with self._errors(table):
+            with self.errors(table):
                 found = self._open(table)
                 # Without a table no file is named, but the folder may have some.
                 named = frozenset() if found is None else self._named(found)
@@ -198,7 +198,7 @@ class LogFilesTarget(EpochTableTarget):
         def publish(log: _TableLog) -> None:
             check_source(log.table, log.source, given)
             self._note(log.table, log.source)
-            with committing_rows(), self._errors(log.table):
+            with committing_rows(), self.errors(log.table):
                 committed.extend(file.path for file in self._publish_log(log, delivery))
 
         publish_tables_of_epoch(self._logs(delivery, batches), publish, self.schema_changes)

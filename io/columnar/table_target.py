@@ -100,7 +100,7 @@ class EpochTableTarget(ABC):
         return [self._dataset(name) for name in names_of(self.pattern, selected)]
 
     @abstractmethod
-    def _errors(self, name: str) -> AbstractContextManager[None]:
+    def errors(self, name: str) -> AbstractContextManager[None]:
         """Turn errors of the service within the block into errors of the sink."""
 
     @abstractmethod
@@ -134,13 +134,22 @@ class EpochTableTarget(ABC):
         errors: list[Exception] = []
         for name in sorted(names):
             try:
-                with _committing_a_mark(), self._errors(name):
+                with _committing_a_mark(), self.errors(name):
                     if (table := self._open(name)) is not None:
                         self._mark(table, mark)
             except ServiceError as error:
                 errors.append(error)
         if errors:
             raise SeveralProblemsError.of(errors)
+
+    def newest(self, name: str, sink: str, job: str) -> TableCommit | None:
+        """Return the newest snapshot of a table for reading; None if there is no table.
+
+        `sink`, `job`: see `EpochDelivery`; numbers that this writer has stored can be asked for.
+        """
+        with self.errors(name):
+            table = self._open(name)
+            return None if table is None else self._begin(table, name, EpochDelivery(sink, job, 0, 0))
 
     def _note(self, name: str, source: Source) -> None:
         """Note that this process writes a table."""
@@ -166,7 +175,7 @@ class EpochTableTarget(ABC):
         def publish(events: TableEvents) -> None:
             name = table_for(self.pattern, events.source, given)
             self._note(name, events.source)
-            with committing_rows(), self._errors(name):
+            with committing_rows(), self.errors(name):
                 self._publish(name, delivery, events)
 
         publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish, self.schema_changes)
@@ -238,6 +247,10 @@ class TableCommit(ABC):
     @abstractmethod
     def read_keys(self) -> Iterator[list[str]]:
         """Yield the keys of all rows, as text."""
+
+    @abstractmethod
+    def read_rows(self) -> Iterator[list[StoredRow]]:
+        """Yield all rows, tombstones included, in parts and in no order."""
 
     @abstractmethod
     def fit(self, wanted: TableSchema) -> tuple[TableSchema, SchemaChange]:

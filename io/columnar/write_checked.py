@@ -72,6 +72,11 @@ class WriteCheckedRows(beam.PTransform):
         preview: Preview = self._write.preview
         return preview
 
+    @property
+    def target(self) -> Any:
+        """The configuration of the target."""
+        return self._write.target
+
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
         check = CheckRows(self._target, self._rows_mode, divides=self._divides, rows=self.rows)
         if not self._divides:

@@ -114,7 +114,7 @@ class DeltaTarget(LogFilesTarget):
     def _dataset(self, name: str) -> Dataset:
         return folder_dataset(name)
 
-    def _errors(self, name: str) -> AbstractContextManager[None]:
+    def errors(self, name: str) -> AbstractContextManager[None]:
         return _errors(name)
 
     def _open(self, uri: str) -> Any:
@@ -262,6 +262,13 @@ class _Commit(LogCommit):
 
         for part in QueryBuilder().register("t", self.table).execute(f"select {KEY} from t"):
             yield pa.record_batch(part).column(0).to_pylist()
+
+    def read_rows(self) -> Iterator[list[StoredRow]]:
+        from deltalake import QueryBuilder
+
+        shape = _pyarrow_schema(self.table)
+        for part in QueryBuilder().register("t", self.table).execute("select * from t"):
+            yield rows_of_arrow(pa.Table.from_batches([pa.record_batch(part)]).cast(shape))
 
     def rows_with(self, keys: list[str]) -> list[StoredRow]:
         return self._load(f"{KEY} in", keys)

@@ -138,7 +138,7 @@ class IcebergTarget(EpochTableTarget):
         # OpenLineage names Iceberg tables by their location, which only the catalogue knows.
         return Dataset(f"iceberg://{self.catalog}", name)
 
-    def _errors(self, name: str) -> AbstractContextManager[None]:
+    def errors(self, name: str) -> AbstractContextManager[None]:
         return _errors(f"the Iceberg table {name} of the catalogue {self.catalog}")
 
     def _load_catalog(self) -> Any:
@@ -253,6 +253,10 @@ class _Commit(TableCommit):
     def read_keys(self) -> Iterator[list[str]]:
         for part in self.table.scan(selected_fields=(KEY,)).to_arrow_batch_reader():
             yield part.column(0).to_pylist()
+
+    def read_rows(self) -> Iterator[list[StoredRow]]:
+        for part in self.table.scan().to_arrow_batch_reader():
+            yield rows_of_arrow(pa.Table.from_batches([part]))
 
     def rows_with(self, keys: list[str]) -> list[StoredRow]:
         from pyiceberg.expressions import In

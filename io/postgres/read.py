@@ -84,6 +84,7 @@ from penstock.tables import SourceTable, Unmatched, matches_table
 if TYPE_CHECKING:
     from penstock.io.postgres.client import Client
     from penstock.io.postgres.connection import Server
+    from penstock.io.postgres.incremental.chunk_reader import ChunkReader
 
 _BACKOFFS: ProcessLocal[Backoff] = ProcessLocal()
 Slots = Mapping[str, Slot]
@@ -396,6 +397,16 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
         """
         tables: list[SourceTable] = self._asked(lambda client: source_tables(self._stream, client.rows))
         return [table for table in tables if matches_table(self._settings.tables, table.schema, table.name)]
+
+    def row_reader(self) -> ChunkReader:
+        """Return what reads rows of the tables as they are now, beside the pipeline."""
+        # Imported here, because the module needs psycopg.
+        from penstock.io.postgres.incremental.chunk_reader import ChunkReader
+        from penstock.io.postgres.incremental.held_read_view import HeldReadView
+
+        connection: Any = self._settings.connection
+        held = HeldReadView(self._stream, connection, None)
+        return ChunkReader(self._stream, connection, self._settings.tables, held, stopped=lambda: False)
 
     def tables_read(self) -> list[ReadTable]:
         """Return the tables as datasets; see `penstock.datasets`. It asks and raises as `source_tables` does."""

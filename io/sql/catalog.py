@@ -74,10 +74,10 @@ class Catalog:
             self._require_create(name)
             _check_names(name, schema.names)
             self._change(create_replica(name, schema, [sql_type(column.type) for column in schema]))
-        columns = self._columns(name)
+        columns = columns_of(self.session, name)
         if not {each for each, _ in META} <= columns.keys():
             self._change(add_meta_columns(name))
-            columns = self._columns(name)
+            columns = columns_of(self.session, name)
         types = {column.name: column.type for column in schema}
         known = {
             each: known_type(column.sql, types[each]) for each, column in columns.items() if each in types
@@ -88,7 +88,7 @@ class Catalog:
             parts = [f"add column if not exists {quote(c.name)} {sql_type(c.type)}" for c in change.added]
             parts += [f"alter column {quote(c.name)} type {sql_type(c.type)}" for c in change.widened]
             self._change(f"alter table {name} {', '.join(parts)}")
-            columns = self._columns(name)
+            columns = columns_of(self.session, name)
         key = tuple(column.name for column in schema.key_columns)
         meta = {each for each, _ in META}
         table = TargetTable(name, tuple(c for c in columns.values() if c.name not in meta), key)
@@ -108,10 +108,6 @@ class Catalog:
         ((exists,),) = self.session.execute(query, (str(TableName(self.schema, table)),)).fetchall()
         return exists
 
-    def _columns(self, name: TableName) -> dict[str, TargetColumn]:
-        rows = self.session.execute(_COLUMNS, (name.schema, name.table)).fetchall()
-        return {column: TargetColumn(column, sql, nullable) for column, sql, nullable in rows}
-
     def _know_truncations(self, name: TableName) -> None:
         # A row that exists can be locked: shards of one table wait for a TRUNCATE, and it waits for them.
         self.session.execute(
@@ -130,6 +126,12 @@ class Catalog:
         with self.session.transaction():
             self.session.execute(_LOCK)
             self.session.execute(statement)
+
+
+def columns_of(session: psycopg.Connection[Any], name: TableName) -> dict[str, TargetColumn]:
+    """Return the columns of a table by name; none if there is no such table."""
+    rows = session.execute(_COLUMNS, (name.schema, name.table)).fetchall()
+    return {column: TargetColumn(column, sql, nullable) for column, sql, nullable in rows}
 
 
 def _check_names(name: TableName, columns: tuple[str, ...] | list[str]) -> None:

@@ -131,8 +131,8 @@ class SqlSender:
             self._ledger.write(delivery, refused)
         return Sent(refused)
 
-    def _errors(self) -> _Errors:
-        return _Errors(self._target.name)
+    def _errors(self) -> TargetErrors:
+        return TargetErrors(self._target.name)
 
     def _prepare(self, events: Sequence[ChangeEvent]) -> None:
         """Create and alter the tables that the batch needs."""
@@ -241,7 +241,7 @@ def connect(target: SqlTarget) -> psycopg.Connection[Any]:
     Raises:
         TargetUnavailableError, SqlTargetError: there is none; the message says why.
     """
-    with _Errors(target.name):
+    with TargetErrors(target.name):
         session = psycopg.connect(
             target.dsn,
             autocommit=True,
@@ -358,7 +358,7 @@ def _reason(error: Exception) -> str:
     return f"PostgreSQL says {error.sqlstate} ({type(error).__name__}{where})"
 
 
-class _Errors:
+class TargetErrors:
     """Turns errors of psycopg into errors of the sink."""
 
     def __init__(self, name: str) -> None:

@@ -100,6 +100,11 @@ class PublishEpochs(beam.PTransform):
         """The record or row that the sink writes for one event; see `penstock.io.staging.preview`."""
         return self._target.preview
 
+    @property
+    def target(self) -> EpochTarget:
+        """The configuration of the target."""
+        return self._target
+
     def datasets_written(self, sources: Sequence[Source]) -> Sequence[Dataset]:
         """Return the datasets for events of these tables; () if the target does not tell. See `penstock.datasets`."""
         target: Any = self._target

@@ -113,6 +113,11 @@ class SendAfterCommit(beam.PTransform):
         """The record or row that the sink writes for one event; see `penstock.io.staging.preview`."""
         return self._connector.preview
 
+    @property
+    def target(self) -> Any:
+        """The configuration of the target."""
+        return self._connector.target
+
     def datasets_written(self, sources: Sequence[Source]) -> Sequence[Dataset]:
         """Return the datasets for events of these tables; () if the target does not tell. See `penstock.datasets`."""
         target: Any = self._connector.target

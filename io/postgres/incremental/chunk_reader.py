@@ -55,6 +55,21 @@ class ChunkReader:
         """Return which transactions are visible now."""
         return chunks.parse_snapshot(self._client.rows("select pg_current_snapshot()::text")[0][0])
 
+    def now(self) -> int:
+        """Return the server's clock, in nanoseconds."""
+        return self._client.now().timestamp
+
+    def describe(self, name: str) -> Table:
+        """Return a published table as its rows have it. Waits and raises as `read` does."""
+        schema, _, table = name.partition(".")
+
+        def describe() -> Table:
+            with self._transaction():
+                _, oid, identity, _, _, lists, _ = self._state(schema, table)
+                return self._table(oid, schema, table, identity, lists)
+
+        return self._when_unlocked(describe)
+
     def tables(self, snapshot: Snapshot) -> tuple[dict[str, int], Problems]:
         """Return the tables that a request means, with estimates of their rows, and the names that cannot be read."""
         published = {
@@ -149,15 +164,7 @@ class ChunkReader:
             sql.Identifier(schema), sql.Identifier(name)
         )
         self._client.run(lock)
-        state = self._client.rows(
-            chunks.STATE, {"publications": list(self._stream.publications), "schema": schema, "table": name}
-        )
-        if not state:
-            raise ChangeStreamError(
-                f"{self._stream}: {request.table} is not in the publication any more. Add it again with ALTER "
-                "PUBLICATION, or request a snapshot without it"
-            )
-        ((snapshot, oid, identity, kind, file, lists, filters),) = state
+        snapshot, oid, identity, kind, file, lists, filters = self._state(schema, name)
         if at and self._client.rows(chunks.REWRITTEN, {"table": oid}):
             raise ChangeStreamError(
                 f"{self._stream}: {request.table} was truncated or rewritten after the snapshot that is read, which "
@@ -185,6 +192,18 @@ class ChunkReader:
         ((end, block, segment),) = self._client.rows(chunks.END_OF_LOG)
         position = chunks.end_of_records(parse_lsn(end), block, segment)
         return Chunk(request, found, visible.sees, position, is_last, statement.restarted)
+
+    def _state(self, schema: str, name: str) -> tuple[Any, ...]:
+        """Return the row of `chunks.STATE`."""
+        state = self._client.rows(
+            chunks.STATE, {"publications": list(self._stream.publications), "schema": schema, "table": name}
+        )
+        if not state:
+            raise ChangeStreamError(
+                f"{self._stream}: {schema}.{name} is not in the publication any more. Add it again with ALTER "
+                "PUBLICATION, or request a snapshot without it"
+            )
+        return state[0]
 
     def _table(self, oid: int, schema: str, name: str, identity: str, lists: Sequence[Any]) -> Table:
         columns = self._client.rows(chunks.COLUMNS, (oid,))

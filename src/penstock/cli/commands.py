@@ -49,6 +49,7 @@ from penstock.cli.runner_options import begin_session
 from penstock.cli.snapshot import snapshot
 from penstock.cli.span import Span
 from penstock.cli.ui import ui
+from penstock.cli.verify import verify
 from penstock.cli.wait import wait
 from penstock.errors import UsageError
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
@@ -282,6 +283,7 @@ for _command in (
     emulator,
     quickstart,
     ui,
+    verify,
     wait,
 ):
     cli.add_command(_command)

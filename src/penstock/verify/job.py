@@ -1,0 +1,227 @@
+"""The tables of a job and their comparison. What cannot be compared is refused before anything is read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from penstock.errors import UsageError
+from penstock.event.model import Source, TableSchema
+from penstock.io.columnar.replica import table_name
+from penstock.io.staging.names import sink_name
+from penstock.pipelines.source_to_sink import WRITE, endpoints
+from penstock.tables import TableSelection, matches_table, unmatched
+from penstock.verify.fingerprints import Fingerprints
+from penstock.verify.rounds import Finding, Kind, Wait, findings
+from penstock.verify.source import PostgresSystem, SourceTable, System
+
+ROUNDS = 10
+_TARGETS = ("postgresql", "delta", "iceberg")
+_SYSTEMS: Mapping[str, Callable[[], System]] = {"postgres": PostgresSystem}
+_WHY_NO_SOURCE = {
+    "bigtable": "changes of Bigtable have cells and not rows, so its targets have no current rows",
+    "ydb": "a table of YDB is read at no time that is known in its changefeed",
+    "spanner": "rows of Spanner are not yet compared",
+}
+_WHY_NO_TARGET = (
+    "it has no current rows that can be read by their keys: only PostgreSQL, Delta and Iceberg have them"
+)
+
+Progress = Callable[[str, int], None]
+"""Gets the name of a table, and how many rows were read on both sides."""
+
+
+@dataclass(slots=True)
+class TableResult:
+    """The result for one table.
+
+    - `rows`: of the source. `left_out`: columns that the target does not have, which were not compared.
+    - `stopped`: there were more differences than wanted, and the rest was not looked at.
+    """
+
+    table: str
+    target: str
+    rows: int = 0
+    differences: list[Finding] = field(default_factory=list)
+    changing: list[str] = field(default_factory=list)
+    left_out: Sequence[str] = ()
+    stopped: bool = False
+    no_table: bool = False
+    """The target does not have the table, and the source has rows."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether no difference was found."""
+        return not (self.differences or self.no_table)
+
+
+class _Table(NamedTuple):
+    """A table to compare. `target`: see `SqlTable` and `ColumnarTable`, which have the same methods."""
+
+    source: SourceTable
+    target: Any
+    schema: TableSchema
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The tables of a job, with open connections."""
+
+    tables: Sequence[_Table]
+    tombstone_seconds: float
+
+    def results(
+        self, wait: Wait, progress: Progress, *, limit: int, rounds: int = ROUNDS
+    ) -> Iterator[TableResult]:
+        """Yield the result of each table. At most `limit` differences of a table are looked for.
+
+        Raises:
+            PenstockError: a service refused to answer.
+        """
+        for table in self.tables:
+            yield self._result(table, wait, progress, limit, rounds)
+
+    def _result(self, table: _Table, wait: Wait, progress: Progress, limit: int, rounds: int) -> TableResult:
+        source, target = table.source, table.target
+        result = TableResult(source.name, table.name)
+        with Fingerprints.in_temporary_file() as fingerprints:
+            until_ns = 0
+            for events, snapshot in source.chunks():
+                until_ns = max(until_ns, snapshot.until_ns)
+                # The sink creates a table with its first row, so the table is not looked for before there is one.
+                if events and not table.target.is_open:
+                    wait(until_ns)
+                    if not target.open(table.schema):
+                        result.no_table = True
+                        return result
+                if events:
+                    fingerprints.add_source(target.expected(events))
+                result.rows += len(events)
+                progress(source.name, result.rows)
+            wait(until_ns)
+            if not target.is_open and not target.open(table.schema):
+                return result
+            result.left_out = target.left_out
+            count = result.rows
+            for part in target.fingerprints():
+                fingerprints.add_target(part)
+                count += len(part)
+                progress(source.name, count)
+            self._recheck(result, fingerprints.suspects(), table, wait, limit, rounds)
+        return result
+
+    def _recheck(
+        self, result: TableResult, suspects: Iterator[str], table: _Table, wait: Wait, limit: int, rounds: int
+    ) -> None:
+        found = findings(
+            suspects,
+            table.source,
+            table.target,
+            wait,
+            rounds=rounds,
+            tombstone_seconds=self.tombstone_seconds,
+            clock=time.monotonic,
+        )
+        for finding in found:
+            if finding.kind is Kind.CHANGING:
+                result.changing.append(finding.key)
+            elif len(result.differences) < limit:
+                result.differences.append(finding)
+            else:
+                result.stopped = True
+                return
+
+
+def check_job(source: str, sink: str, parameters: Mapping[str, Any]) -> None:
+    """Refuse a job whose target cannot be compared with its source.
+
+    Raises:
+        UsageError: the message says why.
+    """
+    if source not in _SYSTEMS:
+        raise UsageError(f"{source}-to-{sink} cannot be compared: {_WHY_NO_SOURCE[source]}")
+    if sink not in _TARGETS:
+        raise UsageError(f"{source}-to-{sink} cannot be compared: {_WHY_NO_TARGET}")
+    if (mode := parameters.get("mode", "current")) != "current":
+        raise UsageError(
+            f"a target with mode={mode} has versions of rows: only mode=current has a row for each row"
+        )
+    if parameters.get("further_slots"):
+        raise UsageError("a job with further_slots is not compared yet: only jobs with one slot are")
+    filters = [name for name in ("where", "operations", "without_tags") if parameters.get(name)]
+    if filters:
+        raise UsageError(
+            f"a job with {filters[0]} leaves out changes of a row, so its target has rows as they were at some time. "
+            "Such rows cannot be compared with the source"
+        )
+
+
+def prepared(
+    source: str, sink: str, parameters: Mapping[str, Any], job: str, patterns: Sequence[str], stack: ExitStack
+) -> Comparison:
+    """Return the comparison of a job's tables. Connections are closed with `stack`.
+
+    Args:
+        source, sink, parameters: of the template.
+        job: the name in the checkpoint.
+        patterns: of the tables to compare; all if there are none.
+
+    Raises:
+        UsageError: the job, or a table, cannot be compared; the message says why.
+        PenstockError: a service refused to answer.
+    """
+    transform, to_events, write = endpoints(source, sink, parameters)
+    selection = TableSelection(
+        tuple(parameters.get("tables") or ()), tuple(parameters.get("without_tables") or ())
+    )
+    known = [
+        each
+        for each in transform.source_tables()
+        if selection.has(each.schema, each.name) and str(each) != parameters.get("signal_table")
+    ]
+    names, globs = unmatched("--table", patterns, known, transform.stream.short_name)
+    if names or globs:
+        raise UsageError("; ".join([*names, *globs]))
+    chosen = [
+        each for each in known if not patterns or matches_table(tuple(patterns), each.schema, each.name)
+    ]
+    if without := [str(each) for each in chosen if not each.has_key]:
+        raise UsageError(
+            f"{', '.join(without)}: no primary key, so a row of the target cannot be found in the source. Choose other "
+            "tables with --table"
+        )
+    reader = transform.row_reader()
+    stack.callback(reader.close)
+    system = _SYSTEMS[source]()
+    make_target = _target_maker(write.target, sink, job, stack)
+    database = getattr(transform.stream, "database", "")
+    tables = []
+    for each in chosen:
+        rows = SourceTable(str(each), reader, system, to_events.of_record)
+        target = make_target(Source(source, "", database, each.schema, each.name))
+        if (schema := rows.open()) is not None:
+            tables.append(_Table(rows, target, schema, str(target.name)))
+    return Comparison(tables, write.target.tombstone_seconds)
+
+
+def _target_maker(target: Any, sink: str, job: str, stack: ExitStack) -> Callable[[Source], Any]:
+    """Return what opens a table of the target for a table of the source."""
+    # A job has the packages of its own target only.
+    if sink == "postgresql":
+        from penstock.io.postgres.text_values import SESSION_SETTINGS
+        from penstock.io.sql.sender import connect
+        from penstock.verify.sql_table import SqlTable
+
+        session = connect(target)
+        stack.callback(session.close)
+        for name, value in {**SESSION_SETTINGS, "statement_timeout": "0"}.items():
+            session.execute("select set_config(%s, %s, false)", (name, value))
+        return lambda source: SqlTable(target, session, target.table_of_source(source))
+    from penstock.verify.columnar_table import ColumnarTable
+
+    writer = sink_name(f"{WRITE}/Publish")
+    return lambda source: ColumnarTable(target, table_name(target.pattern, source), writer, job)

@@ -1,0 +1,141 @@
+"""Rows of one table of a source, as the events that the pipeline makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from penstock.errors import UsageError
+from penstock.event.model import NO_COLUMNS, ChangeEvent, TableSchema, Version
+from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest
+from penstock.io.columnar.table_rows import key_text
+from penstock.verify.keys import key_values
+from penstock.verify.rounds import Snapshot, SourceRow
+
+CHUNK_ROWS = 5_000
+_KEYS_IN_CHUNK = 500
+
+ToEvents = Callable[[Any], list[tuple[ChangeEvent, ChangeEvent | None]]]
+"""From a record to its events: each as the source gives it, and after the steps of the pipeline."""
+
+
+class Reader(Protocol):
+    """Reads chunks of tables; see `ChunkReader` of the sources."""
+
+    def read(self, request: ChunkRequest) -> Chunk: ...
+
+    def now(self) -> int: ...
+
+    def describe(self, name: str) -> Any: ...
+
+
+class System(Protocol):
+    """What differs between the sources."""
+
+    def records(self, chunk: Chunk) -> Sequence[Any]:
+        """Return the records of a chunk's rows."""
+
+    def empty_record(self, table: Any) -> Any:
+        """Return the record of a row without values, for the columns of its table; see `Reader.describe`."""
+
+    def snapshot(self, chunk: Chunk, now: int) -> Snapshot:
+        """Return when a chunk was read. `now`: the clock of the source after it, in nanoseconds."""
+
+    def request_key(self, schema: TableSchema, values: Sequence[Any]) -> str:
+        """Return a key as `ChunkRequest.keys` has it."""
+
+
+@dataclass(slots=True)
+class SourceTable:
+    """One table. It reads in one thread."""
+
+    name: str
+    reader: Reader
+    system: System
+    to_events: ToEvents
+    _schema: TableSchema = field(default=NO_COLUMNS, init=False)
+
+    def open(self) -> TableSchema | None:
+        """Ask for the columns; return those that the sink gets, or None if the pipeline leaves the table out."""
+        record = self.system.empty_record(self.reader.describe(self.name))
+        ((event, after),) = self.to_events(record)
+        self._schema = event.schema
+        return None if after is None else after.schema
+
+    def chunks(self) -> Iterator[tuple[dict[str, ChangeEvent], Snapshot]]:
+        """Yield all rows, in the order of the primary key: their events by key, and when they were read."""
+        cursor = ""
+        while True:
+            chunk, found, snapshot = self._read(cursor=cursor)
+            yield found, snapshot
+            if chunk.is_last:
+                return
+            cursor = chunk.rows[-1].cursor
+
+    def rows(self, keys: Sequence[str]) -> Mapping[str, SourceRow]:
+        """See `penstock.verify.rounds.Source`."""
+        rows: dict[str, SourceRow] = {}
+        for start in range(0, len(keys), _KEYS_IN_CHUNK):
+            part = keys[start : start + _KEYS_IN_CHUNK]
+            names = tuple(
+                self.system.request_key(self._schema, key_values(self._schema, key)) for key in part
+            )
+            _, found, snapshot = self._read(keys=names)
+            rows |= {key: SourceRow(found.get(key), snapshot) for key in part}
+        return rows
+
+    def _read(self, **what: Any) -> tuple[Chunk, dict[str, ChangeEvent], Snapshot]:
+        chunk = self.reader.read(ChunkRequest(0, self.name, "", (), CHUNK_ROWS, **what))
+        # Asked after the rows: no change that they contain was committed later.
+        snapshot = self.system.snapshot(chunk, self.reader.now())
+        return chunk, dict(self._events(self.system.records(chunk))), snapshot
+
+    def _events(self, records: Iterable[Any]) -> Iterator[tuple[str, ChangeEvent]]:
+        for record in records:
+            for event, after in self.to_events(record):
+                if after is None:
+                    continue
+                if list((event.key or {}).values()) != list((after.key or {}).values()):
+                    raise UsageError(
+                        f"{self.name}: a mask hides a column of the primary key, so rows of the target cannot be found "
+                        "in the source. Leave the table out with --table"
+                    )
+                yield key_text(after.key or {}), after
+
+
+class PostgresSystem:
+    """Snapshots tell transactions, and positions in the log."""
+
+    def records(self, chunk: Chunk) -> Sequence[Any]:
+        from penstock.io.postgres.record import ChangeKind, LogRecord
+
+        return [
+            LogRecord(ChangeKind.READ, 0, None, 1, 0, True, row.value.table, row.value.row)
+            for row in chunk.rows
+        ]
+
+    def empty_record(self, table: Any) -> Any:
+        from penstock.io.postgres.record import ChangeKind, LogRecord
+
+        return LogRecord(ChangeKind.READ, 0, None, 1, 0, True, table, (None,) * len(table.columns))
+
+    def snapshot(self, chunk: Chunk, now: int) -> Snapshot:
+        def sees(version: Version) -> bool | None:
+            # A row of a snapshot has no transaction.
+            return bool(chunk.sees(int(version.transaction))) if version.transaction else None
+
+        # The reader holds the table's lock when it asks for the position, so no TRUNCATE comes between its snapshot
+        # and the position.
+        return Snapshot(sees, now + 1, chunk.position)
+
+    def request_key(self, schema: TableSchema, values: Sequence[Any]) -> str:
+        from penstock.io.postgres.incremental.chunks import key_name
+        from penstock.io.sql.values import text_writer
+
+        return key_name(
+            [
+                text_writer(column.type, "")(value)
+                for column, value in zip(schema.key_columns, values, strict=True)
+            ]
+        )

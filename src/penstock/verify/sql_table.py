@@ -1,0 +1,170 @@
+"""A replica in a table of PostgreSQL.
+
+The exact comparison is the server's: the sink's own rows are copied into the sink's temporary table, and both sides are
+compared as the server writes their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from penstock.event.keys import canonical_key
+from penstock.event.model import ChangeEvent, Image, Source, TableSchema, Version
+from penstock.event.replica import RowChange, TableChanges, decode_version
+from penstock.io.columnar.table_rows import key_text
+from penstock.io.postgres.column_types import text_reader
+from penstock.io.sql.catalog import columns_of
+from penstock.io.sql.sender import RowFaultError, TargetErrors, batch_rows
+from penstock.io.sql.statements import (
+    DELETED,
+    META,
+    TRUNCATIONS,
+    VERSION,
+    TableName,
+    TargetTable,
+    copy_batch,
+    create_batch,
+    quote,
+)
+from penstock.io.sql.target import SqlTarget
+from penstock.verify.keys import key_values, row_digest
+from penstock.verify.rounds import REFUSED, ColumnDifference, Look, StoredRow
+
+_PART = 5_000
+_BATCH = "penstock_verify"
+_NO_SOURCE = Source("")
+
+
+@dataclass(slots=True)
+class SqlTable:
+    """One table, through a session with `SESSION_SETTINGS`."""
+
+    target: SqlTarget
+    session: psycopg.Connection[Any]
+    name: TableName
+    left_out: list[str] = field(default_factory=list, init=False)
+    """Columns of the source that the table does not have."""
+    is_open: bool = field(default=False, init=False)
+    _schema: TableSchema = field(default=TableSchema(()), init=False)
+    _table: TargetTable | None = field(default=None, init=False)
+
+    def open(self, schema: TableSchema) -> bool:
+        """Look for the table, and choose the columns that are compared; return whether it exists."""
+        with TargetErrors(self.target.name):
+            found = columns_of(self.session, self.name)
+        known = [each for name, each in found.items() if name in schema.names]
+        self._schema, self.left_out = schema, [name for name in schema.names if name not in found]
+        key = tuple(column.name for column in schema.key_columns)
+        self._table = TargetTable(self.name, tuple(known), key)
+        self.is_open = {each for each, _ in META} <= found.keys()
+        return self.is_open
+
+    @property
+    def _names(self) -> list[str]:
+        assert self._table is not None, "open comes first"
+        return [column.name for column in (*self._table.key_columns, *self._table.data)]
+
+    def fingerprints(self) -> Iterator[list[tuple[str, bytes]]]:
+        """Yield the keys and digests of all rows, in parts. Tombstones are left out."""
+        types = {column.name: column.type for column in self._schema}
+        names = self._names
+        readers = [text_reader(types[name]) or str for name in names]
+        selected = ", ".join(map(quote, names))
+        query = f"copy (select {selected} from {self.name} where not {quote(DELETED)}) to stdout"
+        part: list[tuple[str, bytes]] = []
+        with TargetErrors(self.target.name), self.session.cursor() as cursor, cursor.copy(query) as copy:
+            for texts in copy.rows():
+                row = {
+                    name: None if text is None else read(text)
+                    for name, read, text in zip(names, readers, texts, strict=True)
+                }
+                part.append(self._fingerprint(row))
+                if len(part) == _PART:
+                    yield part
+                    part = []
+        yield part
+
+    def expected(self, events: Mapping[str, ChangeEvent]) -> list[tuple[str, bytes]]:
+        """Return the keys and digests of the rows that the sink would store."""
+        return [self._fingerprint({**(event.after or {}), **(event.key or {})}) for event in events.values()]
+
+    def look(self, rows: Mapping[str, ChangeEvent | None]) -> Look:
+        """See `penstock.verify.rounds.Target`."""
+        assert self._table is not None, "open comes first"
+        keys = list(rows)
+        found: dict[str, StoredRow] = {}
+        with TargetErrors(self.target.name), self.session.transaction(force_rollback=True):
+            self.session.execute(create_batch(_BATCH, self._table))
+            refused = self._copy(rows)
+            for version, found_version, deleted, *values in self.session.execute(self._comparison()):
+                key = keys[decode_version(version).order]
+                pairs = zip(self._names, values[::2], values[1::2], strict=True)
+                event = rows[key]
+                sent = (event.after or {}) if event is not None else {}
+                # A column that was dropped meanwhile was not sent, and keeps its value.
+                different = [
+                    ColumnDifference(*each) for each in pairs if each[1] != each[2] and each[0] in sent
+                ]
+                if key in refused:
+                    different = [REFUSED]
+                found[key] = StoredRow(_version(found_version), deleted, different)
+            return Look(found, self._truncated())
+
+    def _copy(self, rows: Mapping[str, ChangeEvent | None]) -> set[str]:
+        """Fill the temporary table with the rows that the sink would write, numbered; return those that it refuses."""
+        assert self._table is not None, "open comes first"
+        refused: set[str] = set()
+        with self.session.cursor() as cursor, cursor.copy(copy_batch(_BATCH, self._table)) as copy:
+            for number, (key, event) in enumerate(rows.items()):
+                if event is None or event.key is None:
+                    values = key_values(self._schema, key)
+                    image = {c.name: value for c, value in zip(self._schema.key_columns, values, strict=True)}
+                    change = RowChange(image, Version(number), 0, deleted=True)
+                else:
+                    sent = {name: each for name, each in (event.after or {}).items() if name not in event.key}
+                    change = RowChange(event.key, Version(number), 0, values=sent)
+                try:
+                    for row in self._batch_rows(change):
+                        copy.write_row(row)
+                except RowFaultError:
+                    refused.add(key)
+                    for row in self._batch_rows(RowChange(change.key, Version(number), 0, deleted=True)):
+                        copy.write_row(row)
+        return refused
+
+    def _batch_rows(self, change: RowChange) -> list[list[str | None]]:
+        assert self._table is not None, "open comes first"
+        changes = TableChanges(_NO_SOURCE, self._schema, rows={(): change})
+        return [row for row, _ in batch_rows(self._table, changes, one_shard=True)]
+
+    def _comparison(self) -> str:
+        assert self._table is not None, "open comes first"
+        pairs = [f"b.{quote(name)}::text, t.{quote(name)}::text" for name in self._names]
+        joined = " and ".join(f"t.{quote(name)} = b.{quote(name)}" for name in self._table.key)
+        return (
+            f"select b.{quote(VERSION)}, t.{quote(VERSION)}, t.{quote(DELETED)}, {', '.join(pairs)} "
+            f"from {quote(_BATCH)} b join {self.name} t on {joined}"
+        )
+
+    def _truncated(self) -> int | None:
+        table = TableName(self.name.schema, TRUNCATIONS)
+        query = f"select version from {table} where table_name = %s"
+        versions = [_version(text) for (text,) in self.session.execute(query, (self.name.table,))]
+        return max((each.order for each in versions if each is not None), default=None)
+
+    def _fingerprint(self, row: Image) -> tuple[str, bytes]:
+        key = canonical_key(
+            self._schema, {column.name: row[column.name] for column in self._schema.key_columns}
+        )
+        return key_text(key), row_digest(row.get(name) for name in self._names[len(key) :])
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return decode_version(text)
+    except ValueError:
+        return None
