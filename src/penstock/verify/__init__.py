@@ -23,7 +23,7 @@ of k (a deleted row stays as a tombstone and has one too). A version names its t
   visible. So S sees a beginning of the changes of k. The target applies them by their versions, so its row is the
   result of all changes of k up to v.
 - If S sees v, the target's row is the result of exactly the changes that S sees, and must be equal to the row in S. It
-  is not: the difference is real, whatever the pipeline does meanwhile.
+  is not: the difference is real.
 - If S does not see v, the row has changed since, and the next round decides. This is also so if the target gets a
   transaction a moment before other sessions of PostgreSQL see it.
 

@@ -109,7 +109,7 @@ class ColumnarTable:
 
 
 def _differences(wanted: Image | None, found: Image) -> Sequence[ColumnDifference]:
-    """Return the columns of `wanted` whose values differ. A column that was dropped meanwhile is not in it."""
+    """Return the columns of `wanted` whose values differ. A column that the source has dropped is not in it."""
     if wanted is None:
         return [REFUSED]
     return [

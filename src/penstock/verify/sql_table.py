@@ -105,7 +105,7 @@ class SqlTable:
                 pairs = zip(self._names, values[::2], values[1::2], strict=True)
                 event = rows[key]
                 sent = (event.after or {}) if event is not None else {}
-                # A column that was dropped meanwhile was not sent, and keeps its value.
+                # A column that the source has dropped was not sent, and keeps its value.
                 different = [
                     ColumnDifference(*each) for each in pairs if each[1] != each[2] and each[0] in sent
                 ]
