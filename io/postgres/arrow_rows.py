@@ -119,6 +119,9 @@ class _TableRows:
             for column, held in zip(schema, plain, strict=True)
         ]
         self._key = [schema.names.index(column.name) for column in schema.key_columns]
+        names = ("system", "server", "database", "schema", "table", "stream")
+        values = {**{name: getattr(source, name) for name in names}, "user": ""}
+        self._constants = {field.name: pa.scalar(values.get(field.name), field.type) for field in METADATA}
         self._no_row: Row = (None,) * len(self._fields)
         self._not_in_identity = [column.name for column in table.columns if not column.in_identity]
 
@@ -174,7 +177,7 @@ class _TableRows:
         return [read(texts) for read, texts in zip(self._read, values, strict=True)]
 
     def _metadata(self, records: Sequence[LogRecord]) -> pa.Array:
-        source, rows = self.source, len(records)
+        rows = len(records)
         transactions = [record.transaction for record in records]
         order = pa.array(
             [
@@ -193,6 +196,7 @@ class _TableRows:
             _digits(order, 24), transaction, sequence, _digits(index, 10), " "
         )
         columns = {
+            **{name: pa.repeat(value, rows) for name, value in self._constants.items()},
             "version": version,
             "order": order,
             "transaction": transaction,
@@ -202,24 +206,7 @@ class _TableRows:
             "transaction_tag": pc.if_else(has_transaction, pa.scalar(""), pa.scalar(None, _TEXT)),
             "system_transaction": pc.if_else(has_transaction, pa.scalar(False), pa.scalar(None, _FLAG)),
         }
-        constants = {
-            "system": source.system,
-            "server": source.server,
-            "database": source.database,
-            "schema": source.schema,
-            "table": source.table,
-            "stream": source.stream,
-            "user": "",
-        }
-        return pa.StructArray.from_arrays(
-            [
-                columns[field.name]
-                if field.name in columns
-                else pa.repeat(pa.scalar(constants.get(field.name), field.type), rows)
-                for field in METADATA
-            ],
-            fields=list(METADATA),
-        )
+        return pa.StructArray.from_arrays([columns[field.name] for field in METADATA], fields=list(METADATA))
 
     def _not_sent(self, records: Sequence[LogRecord]) -> pa.Array:
         """Return the columns that a deletion lacks, because they are outside of the identity."""
