@@ -12,7 +12,6 @@ import json
 import threading
 from collections.abc import Iterator
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry, Resource
 
-from tests.support.waiting import join
+from tests.support.http_service import HttpService, SilentHandler
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOLDERS = (_ROOT / "tests" / "golden" / "openlineage", _ROOT / "docs" / "openlineage")
@@ -57,7 +56,7 @@ def _check(document: dict[str, Any], url: str) -> None:
     )
 
 
-class LineageReceiver:
+class LineageReceiver(HttpService):
     """Keeps every event in the order of arrival. With `holds` it takes requests and does not answer."""
 
     def __init__(self, *, holds: bool = False) -> None:
@@ -66,34 +65,22 @@ class LineageReceiver:
         self._released = threading.Event()
         if not holds:
             self._released.set()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        super().__init__(self._handler())
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """Return the events of a kind, such as START."""
         return [event for event in list(self.events) if event["eventType"] == kind]
 
-    def __enter__(self) -> LineageReceiver:
-        self._thread.start()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._released.set()
-        self._server.shutdown()
-        self._server.server_close()
-        join(self._thread)
+        super().__exit__(kind, error, traceback)
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[SilentHandler]:
         receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(SilentHandler):
             def do_POST(self) -> None:
                 assert self.path == "/api/v1/lineage"
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -103,8 +90,5 @@ class LineageReceiver:
                 self.send_response(201)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
-
-            def log_message(self, *arguments: Any) -> None:
-                """Not on standard error."""
 
         return Handler

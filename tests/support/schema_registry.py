@@ -13,7 +13,6 @@ import base64
 import json
 import re
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -21,13 +20,14 @@ from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibi
 from avro.schema import parse
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
-from tests.support.waiting import join
+from tests.support.http_service import HttpService, SilentHandler
 
 
-class SchemaRegistryServer:
+class SchemaRegistryServer(HttpService):
     """Start it as a context; `url` is valid inside. `down` makes every answer HTTP 503."""
 
     def __init__(self) -> None:
+        super().__init__(self._handler())
         self.requests: list[str] = []
         self.down = False
         self._schemas: list[tuple[str, str]] = []  # type and text; the id is the place, from 1
@@ -35,10 +35,10 @@ class SchemaRegistryServer:
         self._levels: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def __enter__(self) -> SchemaRegistryServer:
+    def _handler(self) -> type[SilentHandler]:
         registry = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(SilentHandler):
             protocol_version = "HTTP/1.1"
 
             def do(self) -> None:
@@ -54,20 +54,7 @@ class SchemaRegistryServer:
 
             do_GET = do_POST = do_PUT = do  # noqa: N815
 
-            def log_message(self, format: str, *args: Any) -> None:
-                """Write nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        join(self._thread)
+        return Handler
 
     def set_compatibility(self, subject: str, level: str) -> None:
         self._levels[subject] = level

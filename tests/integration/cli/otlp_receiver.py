@@ -9,11 +9,8 @@ with OtlpReceiver() as receiver:
 from __future__ import annotations
 
 import gzip
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -21,7 +18,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from tests.support.waiting import join
+from tests.support.http_service import HttpService, SilentHandler
 
 Key = tuple[str, ...]
 """The name of a metric, then the values of its attributes."""
@@ -37,33 +34,17 @@ class Push:
     """Names of the metrics that are monotonic, cumulative sums."""
 
 
-class OtlpReceiver:
+class OtlpReceiver(HttpService):
     """Keeps every push in the order of arrival."""
 
     def __init__(self) -> None:
         self.pushes: list[Push] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        super().__init__(self._handler())
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> OtlpReceiver:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        join(self._thread)
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[SilentHandler]:
         pushes = self.pushes
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(SilentHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
@@ -78,9 +59,6 @@ class OtlpReceiver:
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
-
-            def log_message(self, *_: Any) -> None:
-                pass
 
         return Handler
 

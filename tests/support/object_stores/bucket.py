@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from xml.etree import ElementTree
 
 import boto3
 from botocore.config import Config
-from typing_extensions import Self
 
+from tests.support.looking import Looking
 from tests.support.object_stores.servers import AZURE_ACCOUNT, AZURE_KEY, BUCKET, KEYS, RunningServer
-from tests.support.waiting import join
 
 
 class Bucket:
@@ -120,7 +117,7 @@ def bucket_of(server: RunningServer) -> Bucket:
     return kinds[server.kind.scheme](server.port)
 
 
-class Watcher:
+class Watcher(Looking):
     """Looks at the published objects while its context is open. `wrong` has a sentence for each that changed.
 
     Marks that say until when the output is complete are not looked at: a newer one replaces them.
@@ -128,30 +125,15 @@ class Watcher:
 
     def __init__(self, bucket: Bucket, prefix: str, every_seconds: float = 0.5) -> None:
         self.wrong: list[str] = []
-        self._bucket, self._prefix, self._every = bucket, prefix, every_seconds
+        super().__init__(every_seconds)
+        self._bucket, self._prefix = bucket, prefix
         self._seen: dict[str, str] = {}
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
-    def _run(self) -> None:
-        while not self._end.wait(self._every):
-            self._look()
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Look once."""
         tags = self._bucket.tags(self._prefix)
         found = {key: tag for key, tag in tags.items() if not key.startswith(f"{self._prefix}/_complete/")}
         self.wrong += [f"{key} disappeared" for key in self._seen if key not in found]
         self.wrong += [
             f"{key} changed" for key, tag in found.items() if self._seen.setdefault(key, tag) != tag
         ]
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._end.set()
-        join(self._thread)
-        self._look()

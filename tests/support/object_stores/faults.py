@@ -19,13 +19,11 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-from typing_extensions import Self
-
-from tests.support.waiting import join
+from tests.support.http_service import HttpService, SilentHandler
 
 DROP_BEFORE, DROP_AFTER = "dropped", "answer lost after the effect"
 BUSY_BEFORE, BUSY_AFTER = "503", "503 after the effect"
@@ -68,7 +66,7 @@ class Faults:
         return STALL if stall else kind
 
 
-class FaultProxy:
+class FaultProxy(HttpService):
     """A proxy to `port` of loopback. `fault_of` gets operation and path, and returns a fault or None.
 
     `latency_seconds` is added to each answer, as a network would. `without_headers` (lower case) are not passed on.
@@ -81,6 +79,8 @@ class FaultProxy:
         latency_seconds: float = 0.0,
         without_headers: tuple[str, ...] = (),
     ) -> None:
+        super().__init__(_Handler, _Server)
+        self.server.proxy = self
         self.target = port
         self.fault_of = fault_of
         self.latency_seconds = latency_seconds
@@ -88,22 +88,12 @@ class FaultProxy:
         self.log: list[Request] = []
         self._start = time.monotonic()
         self._stopped = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.proxy = self
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="fault-proxy", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stopped.set()
-        self._server.shutdown()
-        join(self._thread)
-        self._server.server_close()
+        super().__exit__(kind, error, traceback)
 
     def counts(self, since: int = 0) -> Counter[str]:
         """Return the number of requests of each operation, from the `since`-th request of the log on."""
@@ -158,7 +148,7 @@ class _Server(ThreadingHTTPServer):
         """A client that was killed closes its connections; that is no event here."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(SilentHandler):
     protocol_version = "HTTP/1.1"
     # Headers and body go out in one packet each; waiting for more would add 40 ms to each answer.
     disable_nagle_algorithm = True
@@ -172,9 +162,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self._upstream is not None:
             self._upstream.close()
         super().finish()
-
-    def log_message(self, *_: object) -> None:
-        """Silent: the log is a list."""
 
     def __getattr__(self, name: str) -> Any:
         # The base class calls do_GET, do_PUT and so on.

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
 
-from typing_extensions import Self
-
-from tests.support.waiting import join
+from tests.support.looking import Looking
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +23,7 @@ class Place:
     missing: Callable[[Mapping[str, float]], Iterable[str]]
 
 
-class TrustingReader:
+class TrustingReader(Looking):
     """Reads the time, then the target: each change below the time must be there, and no time may go back.
 
     `wrong` has one sentence for each fault, `seen` the number of different times of each place. A target that is not
@@ -36,29 +31,19 @@ class TrustingReader:
     """
 
     def __init__(self, places: Iterable[Place]) -> None:
+        # One thread for all places: the default connection of DuckDB is not for several.
+        super().__init__(0.5, forgiving=True)
         self.wrong: list[str] = []
         self._places = list(places)
         self.seen = dict.fromkeys((place.name for place in self._places), 0)
         self._last: dict[tuple[str, str], float] = {}
-        self._end = threading.Event()
-        # One for all places: the default connection of DuckDB is not for several threads.
-        self._thread = threading.Thread(target=self._run, name="trusting reader", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._end.set()
-        join(self._thread)
-        if error is None:
-            for place in self._places:
-                self.look(place)
-
-    def look(self, place: Place) -> None:
+    def look(self) -> None:
         """Look once."""
+        for place in self._places:
+            self._look_at(place)
+
+    def _look_at(self, place: Place) -> None:
         known = {name: at.timestamp() for name, at in place.times().items() if at is not None}
         for name, at in known.items():
             before = self._last.get((place.name, name), 0.0)
@@ -68,10 +53,3 @@ class TrustingReader:
             self._last[place.name, name] = at
         if known:
             self.wrong += [f"{place.name}: {each}" for each in place.missing(known)]
-
-    def _run(self) -> None:
-        while not self._end.wait(0.5):
-            for place in self._places:
-                # Not begun, or in the middle of an outage.
-                with suppress(Exception):
-                    self.look(place)

@@ -13,12 +13,9 @@ import zlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-
-from typing_extensions import Self
 
 from penstock_emulators.oracle.lines import visible_files
-from tests.support.waiting import join
+from tests.support.looking import Looking
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +26,7 @@ class Seen:
     crc32: int
 
 
-class Consumer:
+class Consumer(Looking):
     """Watches `output` while its context is open, and moves the files that it takes to the same place below `taken`.
 
     `take` is the share of the files that it takes each time it looks. `taken` must be on the same file system. `wrong`
@@ -39,17 +36,15 @@ class Consumer:
     def __init__(
         self, output: Path, taken: Path, *, take: float = 0.0, seed: int = 0, every_seconds: float = 0.05
     ) -> None:
+        super().__init__(every_seconds)
         self.output = output
         self.taken = taken
         self.wrong: list[str] = []
         self._take = take
         self._random = random.Random(seed)
-        self._every = every_seconds
         self._there: dict[Path, Seen] = {}
         self._gone: set[Path] = set()
-        self._end = threading.Event()
         self._looking = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="consumer", daemon=True)
 
     def still(self) -> AbstractContextManager[object]:
         """Return a context in which no file is taken away, so that a reader of both folders finds each file once."""
@@ -69,21 +64,6 @@ class Consumer:
             self._compare(name, path)
             if self._random.random() < self._take:
                 self._remove(name, path)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._end.set()
-        join(self._thread)
-        self.look()
-
-    def _run(self) -> None:
-        while not self._end.wait(self._every):
-            self.look()
 
     def _compare(self, name: Path, path: Path) -> None:
         now = Seen(path.stat().st_ino, zlib.crc32(path.read_bytes()))
