@@ -132,6 +132,11 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
         return f"<{self.kind} of {self.table or self.prefix} at {format_lsn(self.lsn)}>"
 
 
+def read_record(table: Table, row: Row) -> LogRecord:
+    """Return the record of a row that was read from its table, without a place in the log."""
+    return LogRecord(ChangeKind.READ, 0, None, 1, 0, True, table, row)
+
+
 def nanoseconds(server_us: int) -> int:
     """Return a time of the server, microseconds since 2000, as nanoseconds since 1970."""
     return (server_us + _POSTGRES_EPOCH_US) * 1000

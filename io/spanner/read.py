@@ -300,6 +300,10 @@ class ReadFromSpannerChangeStream(SpannerStreamOptions, ReadFromChangeStream):
         changed._settings = replace(self._settings, selection=selection)
         return changed
 
+    def row_reader(self) -> ChunkReader:
+        """Return what reads rows of the tables as they are now, beside the pipeline."""
+        return ReadSpannerFn(self._settings).chunk_reader(self._stream, lambda: False)
+
     def source_tables(self) -> list[SourceTable]:
         """Return the watched tables that are read, with their watched columns. It asks the service.
 

@@ -21,7 +21,7 @@ from penstock.io.postgres.errors import LockedError
 from penstock.io.postgres.incremental import chunks
 from penstock.io.postgres.incremental.chunks import ChunkStatement, SnapshotRow, VisibleTransactions
 from penstock.io.postgres.incremental.held_read_view import HeldReadView, take_snapshot
-from penstock.io.postgres.record import Table, parse_lsn
+from penstock.io.postgres.record import LogRecord, Table, parse_lsn, read_record
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.tables import matches_table
 
@@ -59,8 +59,8 @@ class ChunkReader:
         """Return the server's clock, in nanoseconds."""
         return self._client.now().timestamp
 
-    def describe(self, name: str) -> Table:
-        """Return a published table as its rows have it. Waits and raises as `read` does."""
+    def null_row(self, name: str) -> LogRecord:
+        """Return the record of a row of a published table that is NULL in all columns. Raises as `read` does."""
         schema, _, table = name.partition(".")
 
         def describe() -> Table:
@@ -68,7 +68,8 @@ class ChunkReader:
                 _, oid, identity, _, _, lists, _ = self._state(schema, table)
                 return self._table(oid, schema, table, identity, lists)
 
-        return self._when_unlocked(describe)
+        found = self._when_unlocked(describe)
+        return read_record(found, (None,) * len(found.columns))
 
     def tables(self, snapshot: Snapshot) -> tuple[dict[str, int], Problems]:
         """Return the tables that a request means, with estimates of their rows, and the names that cannot be read."""

@@ -19,8 +19,9 @@ from penstock.io.change_streams.incremental.signals import matches
 from penstock.io.change_streams.incremental.worker import Problems
 from penstock.io.spanner.incremental import chunks
 from penstock.io.spanner.initial_scan import plan
-from penstock.io.spanner.initial_scan.frontier import Table
+from penstock.io.spanner.initial_scan.frontier import KeyRange, Table
 from penstock.io.spanner.initial_scan.rows import RowReader
+from penstock.io.spanner.record import DataChangeRecord
 
 _SETTLE_SECONDS = 0.1
 """Google's emulator may show half of a commit that is being written."""
@@ -57,6 +58,21 @@ class ChunkReader:
             found += named
         return list(dict.fromkeys(found)), problems
 
+    def null_row(self, name: str) -> DataChangeRecord:
+        """Return the record of a row of a watched table that is NULL in all columns. Raises as `read` does."""
+        timestamp = self._now()
+        table = self._table(name, timestamp)
+        reader = RowReader(table, timestamp)
+        for message in self._client.read(table, KeyRange(0), timestamp, limit=1):
+            reader.feed(message)
+        return reader.null_row()
+
+    def _table(self, name: str, timestamp: int) -> Table:
+        table = self._watched(timestamp).get(name)
+        if table is None:
+            raise SetupError(f"the change stream {self._change_stream} does not watch {name} any more")
+        return table
+
     def read(self, request: ChunkRequest) -> Chunk:
         """Return a chunk.
 
@@ -64,12 +80,8 @@ class ChunkReader:
             UnreachableError: ask again later.
             ChangeStreamError: the service refused it; the message says what to do.
         """
-        timestamp = max(self._now(), *request.after)
-        table = self._watched(timestamp).get(request.table)
-        if table is None:
-            raise SetupError(
-                f"the change stream {self._change_stream} does not watch {request.table} any more"
-            )
+        timestamp = max([self._now(), *request.after])
+        table = self._table(request.table, timestamp)
         if chunks.is_query(request):
             found, restarted = self._queried(table, request, timestamp)
         else:

@@ -161,7 +161,18 @@ class RowReader:
             members = [name + text for name, text in zip(names, encoded, strict=True)]
             # The third side is empty: a row of a snapshot has no old values.
             texts += "{" + ",".join(members[:keys]) + "}", "{" + ",".join(members[keys:]) + "}", "{}"
-        record = DataChangeRecord(
+        return Rows(self._record(texts), "[" + ",".join(encoded[:keys]) + "]")
+
+    def null_row(self) -> DataChangeRecord:
+        """Return the record of a row that is NULL in all columns. They are known after the first message."""
+        keys = self._table.key_size
+        members = [f"{name}null" for name in self._names]
+        return self._record(
+            ["{" + ",".join(members[:keys]) + "}", "{" + ",".join(members[keys:]) + "}", "{}"]
+        )
+
+    def _record(self, texts: list[str]) -> DataChangeRecord:
+        return DataChangeRecord(
             self._timestamp,
             "",
             "",
@@ -178,7 +189,6 @@ class RowReader:
             "",
             False,
         )
-        return Rows(record, "[" + ",".join(encoded[:keys]) + "]")
 
     def _describe(self, metadata: bytes) -> None:
         fields = _Metadata.FromString(metadata).row_type.fields

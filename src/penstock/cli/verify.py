@@ -79,7 +79,7 @@ def verify(
     """Compare the rows of a job's target with its source.
 
     The job goes on, and rows may change: a change that is on its way is not a difference. Nothing is locked or
-    stopped. For PostgreSQL to PostgreSQL, Delta and Iceberg tables with mode=current.
+    stopped. For PostgreSQL and Spanner to PostgreSQL, Delta and Iceberg tables with mode=current.
 
     Exits with 0 if all rows are equal, with 1 if there are differences, and with 4 if rows changed all the time or the
     target did not become complete.

@@ -16,16 +16,20 @@ from penstock.pipelines.source_to_sink import WRITE, endpoints
 from penstock.tables import TableSelection, matches_table, unmatched
 from penstock.verify.fingerprints import Fingerprints
 from penstock.verify.rounds import Finding, Kind, Wait, findings
-from penstock.verify.source import PostgresSystem, SourceTable, System
+from penstock.verify.source import PostgresSystem, SourceTable, SpannerSystem, System
 
 ROUNDS = 10
 _TARGETS = ("postgresql", "delta", "iceberg")
-_SYSTEMS: Mapping[str, Callable[[], System]] = {"postgres": PostgresSystem}
+_SYSTEMS: Mapping[str, Callable[[], System]] = {
+    "postgres": PostgresSystem,
+    "spanner": SpannerSystem,
+}
 _WHY_NO_SOURCE = {
     "bigtable": "changes of Bigtable have cells and not rows, so its targets have no current rows",
     "ydb": "a table of YDB is read at no time that is known in its changefeed",
-    "spanner": "rows of Spanner are not yet compared",
 }
+_FILTERS = ("where", "operations", "without_tags", "mod_types", "exclude_transaction_tags")
+"""Parameters that leave out changes of a row, and not whole rows."""
 _WHY_NO_TARGET = (
     "it has no current rows that can be read by their keys: only PostgreSQL, Delta and Iceberg have them"
 )
@@ -152,7 +156,7 @@ def check_job(source: str, sink: str, parameters: Mapping[str, Any]) -> None:
         )
     if parameters.get("further_slots"):
         raise UsageError("a job with further_slots is not compared yet: only jobs with one slot are")
-    filters = [name for name in ("where", "operations", "without_tags") if parameters.get(name)]
+    filters = [name for name in _FILTERS if parameters.get(name)]
     if filters:
         raise UsageError(
             f"a job with {filters[0]} leaves out changes of a row, so its target has rows as they were at some time. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -25,9 +26,7 @@ class Reader(Protocol):
 
     def read(self, request: ChunkRequest) -> Chunk: ...
 
-    def now(self) -> int: ...
-
-    def describe(self, name: str) -> Any: ...
+    def null_row(self, name: str) -> Any: ...
 
 
 class System(Protocol):
@@ -36,11 +35,8 @@ class System(Protocol):
     def records(self, chunk: Chunk) -> Sequence[Any]:
         """Return the records of a chunk's rows."""
 
-    def empty_record(self, table: Any) -> Any:
-        """Return the record of a row without values, for the columns of its table; see `Reader.describe`."""
-
-    def snapshot(self, chunk: Chunk, now: int) -> Snapshot:
-        """Return when a chunk was read. `now`: the clock of the source after it, in nanoseconds."""
+    def snapshot(self, chunk: Chunk, reader: Any) -> Snapshot:
+        """Return when a chunk was read; `reader` has just read it."""
 
     def request_key(self, schema: TableSchema, values: Sequence[Any]) -> str:
         """Return a key as `ChunkRequest.keys` has it."""
@@ -58,8 +54,7 @@ class SourceTable:
 
     def open(self) -> TableSchema | None:
         """Ask for the columns; return those that the sink gets, or None if the pipeline leaves the table out."""
-        record = self.system.empty_record(self.reader.describe(self.name))
-        ((event, after),) = self.to_events(record)
+        ((event, after),) = self.to_events(self.reader.null_row(self.name))
         self._schema = event.schema
         return None if after is None else after.schema
 
@@ -87,8 +82,7 @@ class SourceTable:
 
     def _read(self, **what: Any) -> tuple[Chunk, dict[str, ChangeEvent], Snapshot]:
         chunk = self.reader.read(ChunkRequest(0, self.name, "", (), CHUNK_ROWS, **what))
-        # Asked after the rows: no change that they contain was committed later.
-        snapshot = self.system.snapshot(chunk, self.reader.now())
+        snapshot = self.system.snapshot(chunk, self.reader)
         return chunk, dict(self._events(self.system.records(chunk))), snapshot
 
     def _events(self, records: Iterable[Any]) -> Iterator[tuple[str, ChangeEvent]]:
@@ -108,34 +102,40 @@ class PostgresSystem:
     """Snapshots tell transactions, and positions in the log."""
 
     def records(self, chunk: Chunk) -> Sequence[Any]:
-        from penstock.io.postgres.record import ChangeKind, LogRecord
+        from penstock.io.postgres.record import read_record
 
-        return [
-            LogRecord(ChangeKind.READ, 0, None, 1, 0, True, row.value.table, row.value.row)
-            for row in chunk.rows
-        ]
+        return [read_record(row.value.table, row.value.row) for row in chunk.rows]
 
-    def empty_record(self, table: Any) -> Any:
-        from penstock.io.postgres.record import ChangeKind, LogRecord
-
-        return LogRecord(ChangeKind.READ, 0, None, 1, 0, True, table, (None,) * len(table.columns))
-
-    def snapshot(self, chunk: Chunk, now: int) -> Snapshot:
+    def snapshot(self, chunk: Chunk, reader: Any) -> Snapshot:
         def sees(version: Version) -> bool | None:
             # A row of a snapshot has no transaction.
             return bool(chunk.sees(int(version.transaction))) if version.transaction else None
 
-        # The reader holds the table's lock when it asks for the position, so no TRUNCATE comes between its snapshot
-        # and the position.
-        return Snapshot(sees, now + 1, chunk.position)
+        # The clock is asked after the rows: no change that they contain was committed later. The reader has asked for
+        # the position while it held the table's lock, so no TRUNCATE comes between its snapshot and the position.
+        return Snapshot(sees, reader.now() + 1, chunk.position)
 
     def request_key(self, schema: TableSchema, values: Sequence[Any]) -> str:
         from penstock.io.postgres.incremental.chunks import key_name
         from penstock.io.sql.values import text_writer
 
-        return key_name(
-            [
-                text_writer(column.type, "")(value)
-                for column, value in zip(schema.key_columns, values, strict=True)
-            ]
-        )
+        pairs = zip(schema.key_columns, values, strict=True)
+        return key_name([text_writer(column.type, "")(value) for column, value in pairs])
+
+
+class SpannerSystem:
+    """Snapshots are timestamps, and a version is the commit timestamp, or the time at which a row was read."""
+
+    def records(self, chunk: Chunk) -> Sequence[Any]:
+        from penstock.io.spanner.incremental.chunks import records
+
+        return records([row.value for row in chunk.rows])
+
+    def snapshot(self, chunk: Chunk, reader: Any) -> Snapshot:
+        return Snapshot(lambda version: bool(chunk.sees(version.order)), chunk.position)
+
+    def request_key(self, schema: TableSchema, values: Sequence[Any]) -> str:
+        from penstock.io.spanner.sink.values import spanner_value
+
+        pairs = zip(schema.key_columns, values, strict=True)
+        return json.dumps({column.name: spanner_value(column.type, value) for column, value in pairs})

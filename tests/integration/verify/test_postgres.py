@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,8 @@ from penstock.cli.resolve import resolve
 from penstock.io.columnar.table_rows import KEY
 from penstock.runner import RemoteJob
 from penstock.verify.job import prepared
-from penstock_emulators.oracle.kill import python
-from tests.integration.cli.conftest import Program
 from tests.integration.postgres.conftest import Database
+from tests.integration.verify.jobs import found, job_file, running, verify
 from tests.support.waiting import wait_until
 from tests.support.writers import WriterThreads
 
@@ -73,61 +70,19 @@ def filled(database: Database) -> Database:
     return database
 
 
-def job_file(database: Database, folder: Path, sink: str, **more: Any) -> Path:
+def job_of(database: Database, folder: Path, sink: str) -> Path:
     """Write the job of a sink whose target is empty."""
-    parameters: dict[str, Any] = {
-        "dsn": database.dsn,
-        "publication": database.publication,
-        "slot": database.slot,
-        "snapshot": "initial",
-        "roll_seconds": "0",
-        **{
-            "postgresql": {"target_dsn": database.dsn, "target_schema": "replica"},
-            "delta": {"uri": f"{folder}/lake/{{table}}"},
-            "iceberg": {
-                "target_table": "shop.{table}",
-                "catalog_properties": {
-                    "type": "sql",
-                    "uri": f"sqlite:///{folder}/catalog.db",
-                    "warehouse": f"file://{folder}/warehouse",
-                },
-            },
-        }[sink],
-        **more,
-    }
-    file = folder / "job.yaml"
-    runner = {"checkpoint_dir": str(folder / "checkpoint"), "master": "local[2,4]"}
-    file.write_text(
-        json.dumps({"template": f"postgres-to-{sink}", "parameters": parameters, "runner": runner})
-    )
-    return file
+    source = {"dsn": database.dsn, "publication": database.publication, "slot": database.slot}
+    target: dict[str, Any] = {
+        "postgresql": {"target_dsn": database.dsn, "target_schema": "replica"},
+        "delta": {"uri": f"{folder}/lake/{{table}}"},
+        "iceberg": {"target_table": "shop.{table}", "catalog_properties": catalog_of(folder)},
+    }[sink]
+    return job_file(folder, f"postgres-to-{sink}", **source, **target)
 
 
-@contextmanager
-def running(job: Path) -> Iterator[Program]:
-    program = Program(python("penstock.cli.main", "run", str(job)), {}, job.parent)
-    try:
-        program.until(lambda: any((job.parent / "checkpoint").glob("**/*")))
-        yield program
-    finally:
-        program.end()
-
-
-def verify(job: Path, *options: str) -> tuple[int, Any, str]:
-    """Run the command; return its exit code, its JSON and its messages."""
-    done = subprocess.run(
-        [*python("penstock.cli.main", "verify", str(job)), "--json", *options], capture_output=True, text=True
-    )
-    return done.returncode, json.loads(done.stdout or "null"), done.stderr
-
-
-def found(results: Any) -> set[tuple[str, str, tuple[str, ...]]]:
-    """Return the differences: table, kind with key, columns."""
-    return {
-        (each["table"], f"{one['kind']} {one['key']}", tuple(column["column"] for column in one["columns"]))
-        for each in results or ()
-        for one in each["differences"]
-    }
+def catalog_of(folder: Path) -> dict[str, str]:
+    return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
 
 
 def plant_in_postgres(database: Database, folder: Path) -> None:
@@ -233,7 +188,7 @@ def test_planted_faults_are_found_and_none_is_invented_while_rows_change(
     sink: str, database: Database, tmp_path: Path
 ) -> None:
     filled(database).execute("create schema replica")
-    job = job_file(database, tmp_path, sink)
+    job = job_of(database, tmp_path, sink)
     with running(job), Writer(database):
         code, results, messages = verify(job, "--timeout", "3m")
         assert (code, found(results)) == (0, set()), (results, messages)
