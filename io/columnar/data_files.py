@@ -51,8 +51,8 @@ _MANIFEST = b"\xff\xff\xff\xff\x01"
 class DataFile(msgspec.Struct, frozen=True, array_like=True):
     """A Parquet file of change rows of one table of the source, which a commit may add to a table.
 
-    `table` is the table, `path` the name of the file below its folder. `columns` are the plain columns of the file.
-    `stats` are the statistics of its columns, in the words of the table's format.
+    `table` is the table, `path` the path of the file: below the folder of the table, or whole. `columns` are the plain
+    columns of the file. `stats` are the statistics of its columns, in the words of the table's format.
     """
 
     table: str
@@ -70,13 +70,17 @@ class DataFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PlannedFile(msgspec.Struct, frozen=True):
-    """A data file that is about to be written. `rows` return its parts, with the columns `columns`, in any order."""
+    """A data file that is about to be written. `rows` return its parts, with the columns `columns`, in any order.
+
+    `together` are the columns of all files of the table that are planned together.
+    """
 
     table: str
-    path: str
+    name: str
     source: Source
     columns: TableSchema
     rows: tuple[Callable[[], pa.Table], ...]
+    together: tuple[TableSchema, ...] = ()
 
 
 class DataFileTarget(EpochTarget, Protocol):
@@ -91,7 +95,9 @@ class DataFileTarget(EpochTarget, Protocol):
         """
 
     def write_file(self, planned: PlannedFile) -> DataFile:
-        """Write a file, in place of one that an earlier try has left. It is durable when this returns.
+        """Write a file, in place of one that an earlier try has left.
+
+        When this returns, it is as durable as the other files of a table in its format.
 
         Raises:
             TargetUnavailableError: the storage did not answer.
@@ -104,7 +110,7 @@ class DataFileTarget(EpochTarget, Protocol):
         """
 
     def delete_unnamed(self, files: Collection[tuple[str, str]]) -> None:
-        """Delete the files, each a table and a path, that their table does not name. They may be missing."""
+        """Delete the files, each a table and a name, that their table does not have. They may be missing."""
 
 
 class _Manifest(msgspec.Struct, frozen=True, array_like=True):
@@ -201,7 +207,7 @@ class _WriteFilesFn(RollBatchesFn):
         planned = self._target.plan_files(events, name.rpartition("/")[2], rows)
         intent = f"{name}{_INTENT}"
         store = self._stager.store
-        store.create(intent, [msgspec.msgpack.encode([(each.table, each.path) for each in planned])])
+        store.create(intent, [msgspec.msgpack.encode([(each.table, each.name) for each in planned])])
         # Durable before there is a file: after a loss of power the clean-up must find the file.
         store.sync([intent])
         # Side by side, because a store answers a request in tens of ms, and an epoch may have hundreds of tables.

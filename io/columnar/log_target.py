@@ -3,18 +3,21 @@
 A task writes a file with the columns of the table, which it has read some time before. The driver compares them with
 the columns at the commit, and commits the names of files that fit. It reads rows and writes them itself if the columns
 have changed in between, the table has partitions, or an earlier version of the sink has staged events.
+
+A format adds `LogFilesTarget` with `LogCommit`, and `TableFiles` for the files of a table.
 """
 
 from __future__ import annotations
 
 import io
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
@@ -28,7 +31,6 @@ from penstock.io.columnar.arrow_rows import columns_of_arrow
 from penstock.io.columnar.data_files import DataFile, PlannedFile, files_of
 from penstock.io.columnar.log_shape import LogShape, fits, fitted, shape_after, source_columns
 from penstock.io.columnar.one_schema import with_one_schema
-from penstock.io.columnar.parquet import parquet_file
 from penstock.io.columnar.replica import (
     TableEvents,
     check_source,
@@ -47,7 +49,7 @@ from penstock.object_stores.store import in_parallel
 
 
 class Folder(Protocol):
-    """The files in the folder of a table; see `penstock.io.staging.store.FileStore`.
+    """The files of a table by their paths; see `penstock.io.staging.store.FileStore`.
 
     `create` replaces a file of the same name, which an earlier try has left.
     """
@@ -59,12 +61,29 @@ class Folder(Protocol):
     def delete(self, names: Iterable[str]) -> None: ...
 
 
+class TableFiles(ABC):
+    """The data files of one table: where they are, and what they have in its format."""
+
+    @property
+    @abstractmethod
+    def folder(self) -> Folder:
+        """The files."""
+
+    def path(self, name: str) -> str:
+        """Return the path of a file from its name, which is unique."""
+        return name
+
+    @abstractmethod
+    def content(self, rows: pa.Table) -> tuple[bytes, str]:
+        """Return a Parquet file of change rows, and its statistics in the words of the format."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Change rows that an epoch adds to a table. `file` is None if they are staged as events."""
 
     columns: TableSchema
-    rows: Callable[[], pa.Table]
+    rows: Callable[[Folder], pa.Table]
     file: DataFile | None = None
 
 
@@ -79,13 +98,17 @@ class _TableLog:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The columns of a table, and when this process has read them, in seconds of `time.monotonic`."""
+    """The files and columns of a table, and when this process has read them, in seconds of `time.monotonic`.
 
+    There are no columns if there is no table yet.
+    """
+
+    files: TableFiles
     columns: TableSchema
     read_at: float
 
 
-_known: dict[str, _Known] = {}
+_known: dict[Hashable, _Known] = {}
 """By table. A process has an entry for each table that it writes files for; a wrong one costs time, not rows."""
 
 _MAX_ALTERED = 3
@@ -102,10 +125,12 @@ class LogCommit(TableCommit):
     def alter(self, shape: LogShape, source: Source) -> None:
         """Give the table the columns of `shape`, in a commit without a ledger."""
 
-    @property
     @abstractmethod
-    def takes_files(self) -> bool:
-        """Whether a file with the columns of the table may be added as it is: the table has no partitions or rules."""
+    def takes(self, file: DataFile) -> bool:
+        """Return whether a file with the columns of the table may be added as it is.
+
+        It may not if the table has partitions or rules.
+        """
 
     @abstractmethod
     def add_files(self, files: Sequence[DataFile]) -> None:
@@ -117,18 +142,23 @@ class LogCommit(TableCommit):
 
 
 class LogFilesTarget(EpochTableTarget):
-    """See `penstock.io.columnar.data_files.DataFileTarget`. In the modes *current* and *history* the driver writes."""
+    """See `penstock.io.columnar.data_files.DataFileTarget`. In the modes *current* and *history* the driver writes.
+
+    `_creates_in_tasks`: whether only a table tells the place of its files, so that a task creates the table.
+    """
+
+    _creates_in_tasks: ClassVar[bool]
 
     @abstractmethod
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> LogCommit: ...
 
     @abstractmethod
-    def _folder(self, table: str) -> Folder:
-        """Return the folder of a table."""
+    def _files(self, name: str, table: Any) -> TableFiles:
+        """Return the files of a table that `_open` returned; it may be None unless `_creates_in_tasks`."""
 
-    @abstractmethod
-    def _statistics(self, content: bytes, schema: pa.Schema) -> str:
-        """Return the statistics of a Parquet file, in the words of the format."""
+    def _identity(self, name: str) -> Hashable:
+        """Return what tells a table from all other ones that this process may write."""
+        return name
 
     @abstractmethod
     def _columns(self, table: Any) -> TableSchema:
@@ -136,7 +166,7 @@ class LogFilesTarget(EpochTableTarget):
 
     @abstractmethod
     def _named(self, table: Any) -> Collection[str]:
-        """Return the paths of the files that an open table has, relative to its folder."""
+        """Return the names of the files that an open table has."""
 
     def plan_files(
         self, events: Iterable[ChangeEvent], stem: str, rows: Iterable[TableRows] = ()
@@ -154,35 +184,40 @@ class LogFilesTarget(EpochTableTarget):
             add(part.source, change_row_schema(schema), partial(change_rows, part.events, schema))
         for each in rows:
             add(each.source, each.rows.schema, partial(_itself, each.rows))
-        return [
-            PlannedFile(
-                table_name(self.pattern, source),
-                f"penstock-{stem}-{number}.parquet",
-                source,
-                columns_of_arrow(shape),
-                tuple(parts),
+        together: dict[str, list[TableSchema]] = {}
+        planned = []
+        for number, ((*_, shape), (source, parts)) in enumerate(files.items()):
+            table, columns = table_name(self.pattern, source), columns_of_arrow(shape)
+            together.setdefault(table, []).append(columns)
+            planned.append(
+                PlannedFile(table, f"penstock-{stem}-{number}.parquet", source, columns, tuple(parts))
             )
-            for number, ((*_, shape), (source, parts)) in enumerate(files.items())
-        ]
+        return [msgspec.structs.replace(each, together=tuple(together[each.table])) for each in planned]
 
     def write_file(self, planned: PlannedFile) -> DataFile:
-        table, path, source = planned.table, planned.path, planned.source
+        table, source = planned.table, planned.source
         with self.errors(table):
-            rows = self._with_known_columns(table, source, _rows_of(planned))
-            content, folder = parquet_file([rows], rows.schema), self._folder(table)
+            rows = _rows_of(planned)
+            known = self._known_table(planned, columns_of_arrow(rows.schema))
+            rows = self._with_columns(known.columns, table, source, rows)
+            (content, statistics), folder = known.files.content(rows), known.files.folder
+            path = known.files.path(planned.name)
             folder.create(path, [content])
             folder.sync([path])
-        columns, statistics = columns_of_arrow(rows.schema).columns, self._statistics(content, rows.schema)
+        columns = columns_of_arrow(rows.schema).columns
         return DataFile(table, source, path, len(content), rows.num_rows, columns, statistics)
 
     def delete_unnamed(self, files: Collection[tuple[str, str]]) -> None:
         for table in sorted({table for table, _ in files}):
             with self.errors(table):
                 found = self._open(table)
+                if found is None and self._creates_in_tasks:
+                    continue
                 # Without a table no file is named, but the folder may have some.
                 named = frozenset() if found is None else self._named(found)
-                self._folder(table).delete(
-                    path for each, path in files if each == table and path not in named
+                place = self._files(table, found)
+                place.folder.delete(
+                    place.path(name) for each, name in files if each == table and name not in named
                 )
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
@@ -216,12 +251,12 @@ class LogFilesTarget(EpochTableTarget):
             if (files := files_of(batch)) is None:
                 events = [each for table in events_of_epoch([batch], self.selection) for each in table.events]
                 for planned in self.plan_files(events, ""):
-                    part = _Part(planned.columns, partial(_rows_of, planned))
+                    part = _Part(planned.columns, partial(_planned_rows, planned))
                     log_of(planned.table, planned.source).parts.append(part)
                 continue
             for file in files:
                 if self.selection.has(file.source.schema, file.source.table):
-                    part = _Part(file.schema, partial(self._read, file), file)
+                    part = _Part(file.schema, partial(_read, file), file)
                     log_of(file.table, file.source).parts.append(part)
         return list(logs.values())
 
@@ -231,8 +266,7 @@ class LogFilesTarget(EpochTableTarget):
         table = self._open(log.table)
         # Created from the first epoch's columns: no table of a source is known before its first event.
         if table is None:
-            new = shape_after(log.table, NO_COLUMNS, columns, log.source, self.schema_changes)
-            table = self._create(log.table, source_columns(new.columns))
+            table = self._created(log.table, columns, log.source)
         for _ in range(_MAX_ALTERED):
             commit = self._begin(table, log.table, delivery)
             # Before anything is read: a repeated epoch costs only the metadata.
@@ -246,56 +280,86 @@ class LogFilesTarget(EpochTableTarget):
             table = self._open(log.table)
         raise TargetUnavailableError(f"another writer alters the columns of the table {log.table}")
 
+    def _created(self, name: str, columns: Sequence[TableSchema], source: Source) -> Any:
+        """Create a table for change rows with these columns, and return it.
+
+        Raises:
+            SchemaChangedError: the types of a column have no common one.
+        """
+        new = shape_after(name, NO_COLUMNS, columns, source, self.schema_changes)
+        return self._create(name, source_columns(new.columns))
+
     def _commit(self, commit: LogCommit, log: _TableLog, shape: LogShape) -> Sequence[DataFile]:
-        files = [
-            each.file for each in log.parts if each.file is not None and fits(each.columns, shape.columns)
-        ]
-        if commit.takes_files and len(files) == len(log.parts):
-            self._check_files(log.table, files)
+        files = [part.file for part in log.parts if part.file is not None]
+        folder = self._files(log.table, commit.table).folder
+        _check_files(log.table, folder, files)
+        fitting = [each for each in files if fits(each.schema, shape.columns) and commit.takes(each)]
+        if len(fitting) == len(log.parts):
             commit.add_files(files)
             return files
         rows = [
-            fitted(part.rows(), shape.columns, left_out, log.source)
+            fitted(part.rows(folder), shape.columns, left_out, log.source)
             for part, left_out in zip(log.parts, shape.left_out, strict=True)
         ]
         # A part without images has no columns for them.
         commit.append(pa.concat_tables(rows, promote_options="default"))
         return ()
 
-    def _read(self, file: DataFile) -> pa.Table:
-        return pyarrow.parquet.read_table(io.BytesIO(self._folder(file.table).read(file.path)))
+    def _known_table(self, planned: PlannedFile, own: TableSchema) -> _Known:
+        """Return what this process knows of the table of a file with the columns `own`."""
+        name, now = planned.table, time.monotonic()
+        identity = self._identity(name)
+        known = _known.get(identity)
+        if known is not None and known.read_at >= now - _REREAD_SECONDS:
+            images = {(column.name, column.type) for column in image_columns(known.columns, "log")}
+            # Columns that are not known may be in the table by now.
+            if images and all((each.name, each.type) in images for each in source_columns(own)):
+                return known
+        table = self._open(name)
+        if table is None and self._creates_in_tasks:
+            table = self._created_for(planned)
+        if table is None:
+            return _Known(self._files(name, None), NO_COLUMNS, now)
+        found = _known[identity] = _Known(self._files(name, table), self._columns(table), now)
+        return found
 
-    def _check_files(self, table: str, files: Sequence[DataFile]) -> None:
-        """Check that the files are there: a table that names a missing file cannot be read any more."""
-        folder = self._folder(table)
-        for file, length in zip(
-            files, in_parallel(lambda each: folder.length(each.path), files), strict=True
-        ):
-            if length != file.length:
-                raise OutputError(
-                    f"the file {file.path} of the table {table} is gone or was changed before its commit. Restore it, "
-                    "then resume the pipeline; or leave the table out (without_tables) and write it to another place"
-                )
-
-    def _with_known_columns(self, table: str, source: Source, rows: pa.Table) -> pa.Table:
-        """Return change rows with the columns of the table, if they are known and the policy allows the change."""
-        own = columns_of_arrow(rows.schema)
-        known, now = _known.get(table), time.monotonic()
-        held = NO_COLUMNS if known is None or known.read_at < now - _REREAD_SECONDS else known.columns
-        images = {(column.name, column.type) for column in image_columns(held, "log")}
-        # Columns that are not known may be in the table by now.
-        if not images or any((each.name, each.type) not in images for each in source_columns(own)):
-            found = self._open(table)
-            if found is None:
-                return rows
-            held = self._columns(found)
-            _known[table] = _Known(held, now)
+    def _created_for(self, planned: PlannedFile) -> Any:
+        """Create the table of a file with the columns of all files for it that are planned together."""
         try:
-            shape = shape_after(table, held, [own], source, self.schema_changes)
+            return self._created(planned.table, planned.together, planned.source)
+        # Which of the types the table gets is decided at the commit.
+        except SchemaChangedError:
+            return self._created(planned.table, planned.together[:1], planned.source)
+
+    def _with_columns(self, held: TableSchema, table: str, source: Source, rows: pa.Table) -> pa.Table:
+        """Return change rows with the columns `held` of the table, and new ones if the policy allows the change."""
+        if not held.columns:
+            return rows
+        try:
+            shape = shape_after(table, held, [columns_of_arrow(rows.schema)], source, self.schema_changes)
             return fitted(rows, shape.columns, shape.left_out[0], source)
         # The driver meets the same error, after all other tables of the epoch.
         except (SchemaChangedError, UnwritableError):
             return rows
+
+
+def _check_files(table: str, folder: Folder, files: Sequence[DataFile]) -> None:
+    """Check that the files are there: a table that names a missing file cannot be read any more."""
+    lengths = in_parallel(lambda each: folder.length(each.path), files)
+    for file, length in zip(files, lengths, strict=True):
+        if length != file.length:
+            raise OutputError(
+                f"the file {file.path} of the table {table} is gone or was changed before its commit. Restore it, "
+                "then resume the pipeline; or leave the table out (without_tables) and write it to another place"
+            )
+
+
+def _read(file: DataFile, folder: Folder) -> pa.Table:
+    return pyarrow.parquet.read_table(io.BytesIO(folder.read(file.path)))
+
+
+def _planned_rows(planned: PlannedFile, folder: Folder) -> pa.Table:
+    return _rows_of(planned)
 
 
 def _rows_of(planned: PlannedFile) -> pa.Table:

@@ -59,13 +59,16 @@ class ParquetRows:
         return rows_of_event(event, table, "log")
 
 
-def parquet_file(groups: Iterable[Any], schema: Any, compression: ParquetCompression = "zstd") -> bytes:
-    """Return a Parquet file with one row group, or more, for each Arrow table of `groups`, all with `schema`."""
+def parquet_file(groups: Iterable[Any], schema: Any, compression: str = "zstd", **more: Any) -> bytes:
+    """Return a Parquet file with one row group, or more, for each Arrow table of `groups`, all with `schema`.
+
+    `more` are options of pyarrow's `ParquetWriter`.
+    """
     import pyarrow.parquet
 
     buffer = io.BytesIO()
     # Microseconds, because Spark refuses nanoseconds, and BigQuery rounds them.
-    options: dict[str, Any] = {"compression": compression, "coerce_timestamps": "us"}
+    options: dict[str, Any] = {"compression": compression, "coerce_timestamps": "us", **more}
     with pyarrow.parquet.ParquetWriter(buffer, schema, **options) as writer:
         for group in groups:
             writer.write_table(group)

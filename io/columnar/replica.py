@@ -11,7 +11,6 @@ import msgspec
 
 from penstock.errors import PenstockError, UnwritableError, UsageError
 from penstock.event.model import ChangeEvent, Column, Source, TableSchema
-from penstock.event.plain_types import plain_schema
 from penstock.event.replica import by_table
 from penstock.event.schema_changes import (
     Policy,
@@ -176,19 +175,3 @@ def check_arguments(name: str, table: str, mode: Mode, policy: Policy) -> None:
     check_placeholders(name, table, SOURCE_NAMES)
     check_choice("mode", mode, get_args(Mode))
     check_choice("schema_changes", policy, get_args(Policy))
-
-
-def log_columns(
-    table: str, target: TableSchema, wanted: TableSchema, policy: Policy
-) -> tuple[TableSchema, SchemaChange]:
-    """Return the columns of the images that a change log gets, and how the table changes.
-
-    `target` are the columns of the table, `wanted` the columns of the events. Errors: see `schema_change`.
-    """
-    after, change = schema_change(table, image_columns(target, "log"), plain_schema(wanted), policy)
-    # Values are written in the types that the table has after the change.
-    types = {column.name: column.type for column in after}
-    written = [column for column in wanted if column.name not in change.ignored]
-    return TableSchema(
-        tuple(msgspec.structs.replace(each, type=types[each.name]) for each in written)
-    ), change

@@ -15,11 +15,10 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet
 
 from penstock.attempt import TOKEN_DIGITS
 from penstock.datasets import Dataset
@@ -37,7 +36,7 @@ from penstock.io.columnar.arrow_rows import (
 from penstock.io.columnar.data_files import DataFile
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.log_shape import LogShape, fitted
-from penstock.io.columnar.log_target import Folder, LogCommit, LogFilesTarget
+from penstock.io.columnar.log_target import LogCommit, LogFilesTarget
 from penstock.io.columnar.replica import schema_change
 from penstock.io.columnar.table_rows import (
     DELETED,
@@ -49,8 +48,8 @@ from penstock.io.columnar.table_rows import (
     StoredRow,
 )
 from penstock.io.delta.errors import DeltaTargetError, classify_error
+from penstock.io.delta.files import DeltaFiles
 from penstock.io.delta.folder import folder_of, is_local
-from penstock.io.delta.statistics import statistics_of
 from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
@@ -72,6 +71,9 @@ _PLACEHOLDER = re.compile(r"\{\w+\}")
 @dataclass(frozen=True)
 class DeltaTarget(LogFilesTarget):
     """See `LogFilesTarget`. `uri` may have placeholders; one table is one commit."""
+
+    # The URI of a table is its folder, also before there is a table.
+    _creates_in_tasks: ClassVar[bool] = False
 
     uri: str
     mode: Mode
@@ -135,11 +137,8 @@ class DeltaTarget(LogFilesTarget):
         DeltaTable.create(uri, shape, mode="ignore", storage_options=dict(self.storage_options))
         return self._open(uri)
 
-    def _folder(self, table: str) -> Folder:
-        return folder_of(table, self.storage_options)
-
-    def _statistics(self, content: bytes, schema: pa.Schema) -> str:
-        return statistics_of(pyarrow.parquet.read_metadata(pa.BufferReader(content)), schema)
+    def _files(self, name: str, table: Any) -> DeltaFiles:
+        return DeltaFiles(folder_of(name, self.storage_options))
 
     def _columns(self, table: Any) -> TableSchema:
         return columns_of_arrow(_pyarrow_schema(table))
@@ -301,8 +300,7 @@ class _Commit(LogCommit):
             commit_properties=CommitProperties(max_commit_retries=0),
         )
 
-    @property
-    def takes_files(self) -> bool:
+    def takes(self, file: DataFile) -> bool:
         protocol = self.table.protocol()
         features = set(protocol.writer_features or ())
         # Other features concern the content of files: constraints, generated columns, other names of columns.

@@ -4,39 +4,41 @@ The ledger is a table property of the sink, ``<generation>:<epoch>:<driver>``, s
 snapshot's summary would be lost when snapshots expire. pyiceberg 0.12 repeats a commit that meets another one after a
 refresh, without a comparison of the ledger, so two drivers would both append. That is switched off on the handle of
 the table; then everything is done again from the new metadata.
+
+Only a table knows the place of its files and the ids of its columns, so a task that writes a log opens the table, or
+creates it.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from penstock.compat import UTC
 from penstock.datasets import Dataset
 from penstock.errors import SeveralProblemsError
-from penstock.event.change_rows import change_rows
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.replica import TableChanges, encode_version
-from penstock.event.schema_changes import Policy, SchemaChange
+from penstock.event.schema_changes import Policy, SchemaChange, SchemaChangedError
 from penstock.folders import check_creatable
 from penstock.io.columnar.arrow_rows import (
+    arrow_schema,
     columns_of_arrow,
     new_table_schema,
     rows_of_arrow,
     rows_to_arrow,
 )
+from penstock.io.columnar.data_files import DataFile
 from penstock.io.columnar.known_keys import SnapshotKeys
-from penstock.io.columnar.replica import (
-    TableEvents,
-    log_columns,
-    schema_change,
-)
+from penstock.io.columnar.log_shape import LogShape
+from penstock.io.columnar.log_target import LogCommit, LogFilesTarget
+from penstock.io.columnar.replica import schema_change
 from penstock.io.columnar.table_rows import (
     DELETED,
     KEY,
@@ -46,8 +48,10 @@ from penstock.io.columnar.table_rows import (
     Mode,
     StoredRow,
 )
-from penstock.io.columnar.table_target import EpochTableTarget, TableCommit
 from penstock.io.iceberg.errors import IcebergTargetError, classify_error, not_configured
+from penstock.io.iceberg.field_ids import field_ids, with_field_ids
+from penstock.io.iceberg.files import IcebergFiles
+from penstock.io.iceberg.statistics import entry_of, statistics_in
 from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
@@ -57,6 +61,9 @@ from penstock.tables import EVERY_TABLE, TableSelection
 
 COMPLETE = "penstock.complete."
 """The properties with marks: ``penstock.complete.<sink>/<job>/<record, 12 digits>``."""
+
+# Properties of a table that decide how it is written.
+_FORMAT, _PARQUET, _MERGE = "write.format.default", "parquet", "commit.manifest-merge.enabled"
 
 
 def unavailable_errors() -> tuple[type[Exception], ...]:
@@ -82,8 +89,10 @@ def unavailable_errors() -> tuple[type[Exception], ...]:
 
 
 @dataclass(frozen=True)
-class IcebergTarget(EpochTableTarget):
-    """See `EpochTableTarget`. `table` may have placeholders; one table is one commit."""
+class IcebergTarget(LogFilesTarget):
+    """See `LogFilesTarget`. `table` may have placeholders; one table is one commit."""
+
+    _creates_in_tasks: ClassVar[bool] = True
 
     table: str
     catalog: str
@@ -176,11 +185,19 @@ class IcebergTarget(EpochTableTarget):
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> _Commit:
         return _Commit(table, name, delivery, self.schema_changes, self.tombstone_seconds)
 
-    def _write_events(self, commit: Any, events: TableEvents) -> None:
-        if self.mode == "log":
-            commit.write_log(events)
-        else:
-            super()._write_events(commit, events)
+    def _files(self, name: str, table: Any) -> IcebergFiles:
+        return IcebergFiles.of(table)
+
+    def _identity(self, name: str) -> Hashable:
+        # A table of the same name may be in another catalogue.
+        return name, self.catalog, tuple(sorted(self.properties.items()))
+
+    def _columns(self, table: Any) -> TableSchema:
+        return columns_of_arrow(table.schema().as_arrow())
+
+    def _named(self, table: Any) -> Collection[str]:
+        # The names of the sink's files are unique, whatever folder they are in.
+        return {task.file.file_path.rpartition("/")[2] for task in table.scan().plan_files()}
 
 
 def _without_repeated_commits(table: Any) -> Any:
@@ -214,7 +231,7 @@ def _errors(target: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Commit(TableCommit):
+class _Commit(LogCommit):
     @property
     def snapshot(self) -> int | None:
         # After a commit the catalogue answers with the metadata of this commit.
@@ -236,13 +253,17 @@ class _Commit(TableCommit):
         generation, epoch, driver = found.split(":")
         return LedgerEntry(int(generation), int(epoch), driver)
 
-    def properties(self, truncated: Version | None, forgotten: int | None) -> dict[str, str]:
+    def properties(self, truncated: Version | None = None, forgotten: int | None = None) -> dict[str, str]:
         entries = {self._entry("sink"): ":".join(map(str, self.delivery.position))}
         if truncated is not None:
             entries[self._entry("truncated")] = str(truncated.order)
         if forgotten is not None:
             entries[self._entry("forgotten")] = str(forgotten)
         return entries
+
+    @property
+    def _summary(self) -> dict[str, str]:
+        return {"penstock.epoch": str(self.delivery.epoch)}
 
     def columns(self) -> TableSchema:
         return columns_of_arrow(self.table.schema().as_arrow())
@@ -279,10 +300,49 @@ class _Commit(TableCommit):
             return []
         return rows_of_arrow(self.table.scan(row_filter=condition).to_arrow())
 
-    def write_log(self, events: TableEvents) -> None:
-        """Append the change rows. A new column is added to the three images."""
-        columns, change = log_columns(self.name, self.columns(), events.schema, self.policy)
-        self.write(change_rows(events.events, columns), alters=change.alters)
+    def alter(self, shape: LogShape, source: Source) -> None:
+        from pyiceberg.exceptions import ValidationError
+
+        try:
+            with self.table.update_schema() as update:
+                update.union_by_name(self._requiring(arrow_schema(shape.columns)))
+        except ValidationError as error:
+            raise SchemaChangedError(
+                f"{self.name}: Iceberg cannot make a column wider in this way ({error}). Write to another table, "
+                "or set schema_changes='ignore', which leaves the column as it is"
+            ) from None
+
+    def takes(self, file: DataFile) -> bool:
+        metadata, schema, found = self.table.metadata, self.table.schema(), statistics_in(file)
+        shape = with_field_ids(arrow_schema(file.schema), schema)
+        return (
+            metadata.spec().is_unpartitioned()
+            and not any(field.required for field in schema.fields)
+            and metadata.properties.get(_FORMAT, _PARQUET) == _PARQUET
+            # A person may have made the table again, or another column has got the id since the file was written.
+            and found.table == str(metadata.table_uuid)
+            and shape is not None
+            and found.ids == field_ids(shape)
+        )
+
+    def add_files(self, files: Sequence[DataFile]) -> None:
+        metadata = self.table.metadata
+        with self.table.transaction() as transaction:
+            update = transaction.update_snapshot(snapshot_properties=self._summary)
+            # As pyiceberg's own append.
+            merges = metadata.properties.get(_MERGE, "false").lower() == "true"
+            with update.merge_append() if merges else update.fast_append() as append:
+                for file in files:
+                    append.append_data_file(entry_of(file, metadata.default_spec_id))
+            transaction.set_properties(self.properties())
+
+    def append(self, rows: pa.Table) -> None:
+        self.write(rows.cast(self._requiring(rows.schema)), alters=False)
+
+    def _requiring(self, shape: pa.Schema) -> pa.Schema:
+        """Return a schema with the columns required that the table of another program requires: so they stay."""
+        required = {field.name for field in self.table.schema().fields if field.required}
+        return pa.schema([field.with_nullable(field.name not in required) for field in shape])
 
     def write_rows(
         self,
@@ -343,5 +403,5 @@ class _Commit(TableCommit):
                     transaction.delete(replaced)
             # An epoch that only removes rows has nothing to append.
             if rows.num_rows:
-                transaction.append(rows, snapshot_properties={"penstock.epoch": str(self.delivery.epoch)})
+                transaction.append(rows, snapshot_properties=self._summary)
             transaction.set_properties(self.properties(truncated, forgotten))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import UsageError
 from penstock.extras import require_extra
-from penstock.io.columnar.publish_tables import publish_tables
+from penstock.io.columnar.publish_tables import publish_tables, rows_of
 from penstock.io.columnar.replica import check_arguments
 from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.iceberg.options import IcebergSinkOptions
+
+_SQLITE = "sqlite:///"
 
 
 class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
@@ -20,13 +24,16 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
     Modes, their columns and the rules for versions, deletes and keys: see `WriteToDelta`. Rows are
     replaced by copy-on-write. The table and its namespace are created when the first event comes.
 
+    In the mode ``log`` the workers need the catalogue too: its configuration, its credentials and pyiceberg.
+
     Order: epochs are committed in their order. The events of a table have one order in an epoch, by version, and the
     last version of a row counts.
     What repeats: nothing. The commit of an epoch sets its number as a table property, which is compared before the
     commit. Two drivers, or other writers of the table, change nothing about that.
     Watermark: each event holds it until its commit.
-    State: the events of the last `roll_seconds`; in the driver eight bytes for each key of a table, while rows of a
-    snapshot are written to it. Except in the mode ``log``, a commit reads the table in the driver.
+    State: the events of the last `roll_seconds`. In the mode ``log`` the tasks create the tables and write files, and
+    the driver commits their names. In the others it keeps eight bytes for each key of a table, while rows of a snapshot
+    are written to it, and a commit reads the table there.
 
     Raises:
         UsageError: an argument is wrong, or pyiceberg is missing (at construction).
@@ -42,17 +49,31 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
         check_arguments("table", self.table, self.mode, self.schema_changes)
         if "." not in self.table:
             raise UsageError(f"table needs a namespace, such as shop.{self.table}, got {self.table!r}.")
+        properties = dict(self.catalog_properties or {})
         target = IcebergTarget(
             self.table,
             self.catalog,
             self.mode,
             self.schema_changes,
-            dict(self.catalog_properties or {}),
+            # The tasks of a log write files, and may have another working directory.
+            _with_whole_paths(properties) if self.mode == "log" else properties,
             self.tombstone_seconds,
             self.mark_seconds,
         )
         publish = publish_tables(target, options=self)
-        WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode)
+        WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))
 
     def display_data(self) -> dict[str, Any]:
         return {"mode": self.mode, **super().display_data()}
+
+
+def _with_whole_paths(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a catalogue with the whole paths of a warehouse and a SQLite file on this machine."""
+    found = dict(properties)
+    warehouse, uri = found.get("warehouse", ""), found.get("uri", "")
+    if warehouse and ":" not in warehouse:
+        found["warehouse"] = os.path.abspath(warehouse)
+    file = uri.removeprefix(_SQLITE)
+    if uri.startswith(_SQLITE) and file and not file.startswith((":memory:", "file:")):
+        found["uri"] = _SQLITE + os.path.abspath(file)
+    return found

@@ -80,7 +80,11 @@ class LocalStore:
         target = self._absolute(name)
         with _explained("stage", target):
             # Before the file: a folder without its marker could not prove later that a file was published.
-            _create_staging_folder(os.path.dirname(target), marker_name(name))
+            folder, marker = os.path.dirname(target), marker_name(name)
+            if marker is None:
+                _create_folder(folder)
+            else:
+                _create_staging_folder(folder, marker)
             _create_file(target, content)
 
     def sync(self, names: Iterable[str]) -> None:
@@ -200,11 +204,12 @@ def _create_file(path: str, content: Iterable[bytes]) -> None:
         raise
 
 
-def _create_staging_folder(path: str, marker: str | None) -> None:
+def _create_staging_folder(path: str, marker: str) -> None:
     """Create a staging folder together with its marker, which tells which epoch created it.
 
     Both appear by one rename, so a crash leaves no staging folder without a marker. The marker is a file with content,
-    because consumers may remove empty folders, and some remove empty files with them.
+    because consumers may remove empty folders, and some remove empty files with them. A rename also replaces an empty
+    folder, so a folder in which another task is about to create its file must have a marker.
     """
     if os.path.isdir(path):
         return
@@ -213,8 +218,7 @@ def _create_staging_folder(path: str, marker: str | None) -> None:
     # Under another name first: the rename makes folder and marker appear together.
     new = f"{path}.new-{uuid.uuid4().hex}"
     os.mkdir(new)
-    if marker is not None:
-        _create_file(os.path.join(new, marker), [_NOTE])
+    _create_file(os.path.join(new, marker), [_NOTE])
     _sync_folder(new)
     try:
         os.rename(new, path)

@@ -100,9 +100,17 @@ def test_a_server_that_does_not_listen_is_an_outage(tmp_path: Path):
             each.publish(epoch(2), batches(Writer(1).changes(2), 2))
 
 
-def test_tasks_write_the_files_of_a_log_with_the_options_of_the_table(endpoint: str) -> None:
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_tasks_write_the_files_of_a_log_with_the_options_of_the_table(
+    endpoint: str, kind: str, tmp_path: Path
+) -> None:
     uri = f"s3://{BUCKET}/log"
-    target = DeltaTarget(uri, "log", "evolve", dict(delta(endpoint, uri).storage_options))
+    target: Any = DeltaTarget(uri, "log", "evolve", dict(delta(endpoint, uri).storage_options))
+    if kind == "iceberg":
+        properties = dict(iceberg(endpoint, tmp_path, BUCKET).properties) | {
+            "warehouse": f"s3://{BUCKET}/tasks"
+        }
+        target = IcebergTarget("shop.t", "test", "log", "evolve", properties)
     writer = Writer(5)
     for number in range(2, 5):
         files = [target.write_file(each) for each in target.plan_files(writer.changes(30), str(number))]
@@ -111,11 +119,14 @@ def test_tasks_write_the_files_of_a_log_with_the_options_of_the_table(endpoint: 
         batch = StagedBatch(delivery, 0, len(content), 0, content=content)
         assert target.publish_files(epoch(number), [batch]) == [each.path for each in files]
     orphan = target.write_file(target.plan_files(writer.changes(1), "5")[0])
-    named = [(uri, path) for path in (orphan.path, files[0].path)]
-    target.delete_unnamed(named)
-    target.delete_unnamed(named)
-    assert [target._folder(uri).length(path) for _, path in named] == [None, files[0].length]
-    table = DeltaTable(uri, storage_options=dict(target.storage_options)).to_pyarrow_table()
+    paths = [each.path for each in (orphan, files[0])]
+    names = [(orphan.table, path.rpartition("/")[2]) for path in paths]
+    target.delete_unnamed(names)
+    target.delete_unnamed(names)
+    opened = target._open(orphan.table)
+    folder = target._files(orphan.table, opened).folder
+    assert [folder.length(path) for path in paths] == [None, files[0].length]
+    table = opened.to_pyarrow_table() if kind == "delta" else opened.scan().to_arrow()
     assert duckdb.from_arrow(table).project("metadata.order").order("all").fetchall() == [
         (number * 1000,) for number in range(1, 91)
     ]

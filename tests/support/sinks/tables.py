@@ -175,11 +175,15 @@ class Iceberg(TargetUnderTest):
     def carry(self, patch: pytest.MonkeyPatch) -> None:
         from pyiceberg.catalog.sql import SqlCatalog
 
+        from penstock.io.iceberg.files import FilesOfIo
+
         requests = ("load_table", "create_table_if_not_exists", "commit_table")
         carry_calls(self.network, patch, SqlCatalog, requests, ConnectionError)
+        carry_calls(self.network, patch, FilesOfIo, ("create", "length", "delete"), ConnectionError)
 
     def publishing(self) -> Moment:
-        return FileAppears(self._place / "warehouse", "shop/*/metadata/*.metadata.json")
+        # A manifest is there, and not yet the metadata that names it.
+        return FileAppears(self._place / "warehouse", "shop/*/metadata/*.avro")
 
     def take_down(self) -> None:
         self._locked = sqlite3.connect(self._place / "catalog.db", isolation_level=None, timeout=60)

@@ -135,6 +135,13 @@ def test_a_task_that_is_second_to_create_the_staging_folder_keeps_the_first_mark
     assert len(files(store)) == 2
 
 
+def test_a_folder_without_a_marker_is_never_replaced_by_the_folder_of_another_task(store, monkeypatch):
+    """It is empty until the other task has created its file in it."""
+    monkeypatch.setattr(local.os, "rename", None)
+    store.create("table/penstock-1.parquet", [b"rows"])
+    assert store.read("table/penstock-1.parquet") == b"rows"
+
+
 # --- publishing
 
 

@@ -220,7 +220,7 @@ def test_a_file_that_a_killed_try_has_left_is_replaced(tmp_path: Path) -> None:
     log = target(tmp_path)
     (planned,) = log.plan_files([change(SMALL, 1, n=1)], "2")
     (tmp_path / "t").mkdir()
-    (tmp_path / "t" / planned.path).write_bytes(b"half of it")
+    (tmp_path / "t" / planned.name).write_bytes(b"half of it")
     commit(log, [log.write_file(planned)], 2)
     assert rows(tmp_path, "after.n") == [(1,)]
 
@@ -236,7 +236,7 @@ def test_rows_in_arrow_and_events_of_a_table_are_one_file_in_the_order_of_versio
     first, second = log.plan_files([changes[3], changes[0]], "2", made)
     assert [each.table for each in (first, second)] == [str(tmp_path / "t")] * 2
     files = [log.write_file(each) for each in (first, second)]
-    written = pa.parquet.read_table(tmp_path / "t" / first.path)
+    written = pa.parquet.read_table(tmp_path / "t" / first.name)
     assert [row["after"]["n"] for row in written.to_pylist()] == [1, 2, 3, 4, 5, 6]
     assert [each.records for each in files] == [6, 1]
     commit(log, files, 2)

@@ -212,3 +212,27 @@ def test_a_catalogue_that_does_not_answer_is_asked_again(properties, tmp_path: P
             publish(target, Writer(1).changes(2), 3)
     publish(target, Writer(1).changes(2), 3)
     assert len(rows(properties, "op", "true")) == 3
+
+
+def test_only_the_tasks_of_a_log_need_the_whole_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"type": "sql", "uri": "sqlite:///catalog.db?timeout=1", "warehouse": "warehouse"}
+
+    def written(mode: Any, properties: Any) -> Any:
+        return WriteToIceberg("shop.t", catalog_properties=properties, mode=mode)._write._target.properties  # type: ignore[attr-defined]
+
+    whole = {
+        **given,
+        "uri": f"sqlite:///{tmp_path}/catalog.db?timeout=1",
+        "warehouse": f"{tmp_path}/warehouse",
+    }
+    assert written("log", given) == whole
+    assert written("current", given) == given
+    for same in (
+        whole,
+        {"uri": "https://catalog.example.com", "warehouse": "s3://lake"},
+        {"uri": "sqlite:///:memory:"},
+    ):
+        assert written("log", same) == same
