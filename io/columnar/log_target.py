@@ -233,10 +233,11 @@ class LogFilesTarget(EpochTableTarget):
         def publish(log: _TableLog) -> None:
             check_source(log.table, log.source, given)
             self._note(log.table, log.source)
-            with committing_rows(), self.errors(log.table):
+            with self.errors(log.table):
                 committed.extend(file.path for file in self._publish_log(log, delivery))
 
-        publish_tables_of_epoch(self._logs(delivery, batches), publish, self.schema_changes)
+        with committing_rows():
+            publish_tables_of_epoch(self._logs(delivery, batches), publish, self.schema_changes)
         return committed
 
     def _logs(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> list[_TableLog]:

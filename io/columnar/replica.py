@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -24,7 +25,12 @@ from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_plac
 from penstock.io.staging.batch import StagedBatch, StagedEvents
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.formatted_run import decode_staged
+from penstock.object_stores.store import in_parallel
 from penstock.tables import EVERY_TABLE, TableSelection
+
+COMMITS_AT_ONCE = 8
+"""Tables that are committed at the same time. More would wait for Python: a commit to a disk costs some 20 ms of CPU
+time. One to an object store or a REST catalogue mostly waits."""
 
 
 class OfTable(Protocol):
@@ -61,27 +67,50 @@ def events_of_epoch(
     return [TableEvents(each[0].source, each) for each in by_table(events).values()]
 
 
+def with_one_commit_each(pattern: str, tables: Iterable[TableEvents]) -> list[TableEvents]:
+    """Return events by table of the target, whose name is `pattern`. Several databases may have one target.
+
+    A second commit in an epoch would be taken for a repeat of the first one.
+    """
+    merged: dict[tuple[str, str, str], TableEvents] = {}
+    for each in tables:
+        source = each.source
+        first = merged.setdefault((table_name(pattern, source), source.schema, source.table), each)
+        if first is not each:
+            first.events.extend(msgspec.structs.replace(event, source=first.source) for event in each.events)
+    return list(merged.values())
+
+
 def publish_tables_of_epoch(
     tables: Iterable[_OfTable], publish: Callable[[_OfTable], None], policy: Policy
 ) -> None:
-    """Publish each table of an epoch. A table that can never be published does not keep the others from it.
+    """Publish each table of an epoch, several at the same time.
+
+    A table that can never be published does not keep the others from it.
 
     Raises:
         PenstockError: the error of the first table that failed. A permanent error is raised only after all other
         tables.
     """
-    failed: list[tuple[Source, PenstockError]] = []
-    for table in tables:
-        if not table.source.table:  # a message of the log belongs to no table
-            continue
+    ends = threading.Event()
+
+    def attempt(table: _OfTable) -> PenstockError | None:
         try:
-            publish(table)
+            if not ends.is_set():
+                publish(table)
         except PenstockError as error:
             # An error that may pass ends the epoch at once: it is tried again as a whole, and the ledger skips
             # what is written.
-            if error.retryable:
-                raise
-            failed.append((table.source, error))
+            if not error.retryable:
+                return error
+            ends.set()
+            raise
+        return None
+
+    # A message of the log belongs to no table.
+    those = [each for each in tables if each.source.table]
+    errors = in_parallel(attempt, those, COMMITS_AT_ONCE)
+    failed = [(each.source, error) for each, error in zip(those, errors, strict=True) if error is not None]
     if not failed:
         return
     (source, first), *others = failed

@@ -29,6 +29,7 @@ from penstock.io.columnar.replica import (
     image_columns,
     publish_tables_of_epoch,
     table_for,
+    with_one_commit_each,
 )
 from penstock.io.columnar.table_rows import (
     PREFIX,
@@ -175,10 +176,12 @@ class EpochTableTarget(ABC):
         def publish(events: TableEvents) -> None:
             name = table_for(self.pattern, events.source, given)
             self._note(name, events.source)
-            with committing_rows(), self.errors(name):
+            with self.errors(name):
                 self._publish(name, delivery, events)
 
-        publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish, self.schema_changes)
+        tables = with_one_commit_each(self.pattern, events_of_epoch(batches, self.selection))
+        with committing_rows():
+            publish_tables_of_epoch(tables, publish, self.schema_changes)
 
     def _publish(self, name: str, delivery: EpochDelivery, events: TableEvents) -> None:
         table = self._open(name)

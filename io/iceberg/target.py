@@ -11,6 +11,7 @@ creates it.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -88,6 +89,10 @@ def unavailable_errors() -> tuple[type[Exception], ...]:
     return (*found, IntegrityError, OperationalError)
 
 
+_creating = threading.Lock()
+"""Held while a catalogue is opened, which creates the tables of one in a database, and while it gets a namespace."""
+
+
 @dataclass(frozen=True)
 class IcebergTarget(LogFilesTarget):
     """See `LogFilesTarget`. `table` may have placeholders; one table is one commit."""
@@ -154,7 +159,8 @@ class IcebergTarget(LogFilesTarget):
         from pyiceberg.catalog import load_catalog
 
         try:
-            return load_catalog(self.catalog, **self.properties)
+            with _creating:
+                return load_catalog(self.catalog, **self.properties)
         except ValueError as error:  # no properties, an unknown type, or one that is missing
             raise not_configured(self.catalog, str(error)) from None
 
@@ -168,7 +174,8 @@ class IcebergTarget(LogFilesTarget):
 
     def _create(self, name: str, columns: TableSchema) -> Any:
         catalog = self._load_catalog()
-        catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+        with _creating:
+            catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
         shape = new_table_schema(columns, self.mode)
         return _without_repeated_commits(catalog.create_table_if_not_exists(name, schema=shape))
 

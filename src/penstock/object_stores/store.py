@@ -172,10 +172,12 @@ class ObjectStore:
             self.pause(pause)
 
 
-def in_parallel(act: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
-    """Return the results for all items, in their order; up to `PARALLEL` at the same time. Raises the first error."""
+def in_parallel(
+    act: Callable[[_Item], _Answer], items: Sequence[_Item], limit: int = PARALLEL
+) -> list[_Answer]:
+    """Return the results for all items, in their order; up to `limit` at the same time. Raises the first error."""
     if len(items) < 2:
         return [act(item) for item in items]
     # The pool ends here, so that no thread is left when a worker's process forks or ends.
-    with ThreadPoolExecutor(min(PARALLEL, len(items)), thread_name_prefix="penstock-store") as pool:
+    with ThreadPoolExecutor(min(limit, len(items)), thread_name_prefix="penstock-store") as pool:
         return list(pool.map(act, items))
