@@ -14,7 +14,7 @@ from penstock.io.columnar.arrow_rows import rows_of_arrow, rows_to_arrow
 from penstock.io.columnar.check import unfit
 from penstock.io.columnar.table_rows import DELETED, KEY, PREFIX, VERSION, key_text
 from penstock.io.columnar.table_target import EpochTableTarget
-from penstock.verify.keys import row_digest
+from penstock.verify.keys import NO_KEY, row_digest
 from penstock.verify.rounds import REFUSED, ColumnDifference, Look, StoredRow
 
 
@@ -50,7 +50,7 @@ class ColumnarTable:
             return
         with self.target.errors(self.name):
             for part in commit.read_rows():
-                yield [(row[KEY], self._digest(row)) for row in part if not row[DELETED]]
+                yield [(row[KEY] or NO_KEY, self._digest(row)) for row in part if not row[DELETED]]
 
     def expected(self, events: Mapping[str, ChangeEvent]) -> list[tuple[str, bytes]]:
         """Return the keys and digests of the rows that the sink would store."""
@@ -63,12 +63,15 @@ class ColumnarTable:
         if commit is None:
             return Look({})
         with self.target.errors(self.name):
-            found = commit.rows_with(list(rows))
+            found = commit.rows_with([key for key in rows if key != NO_KEY])
             truncated = commit.stored("truncated")
+        # They cannot be told apart, so they are not read again: all of them are extra.
+        without_key = {NO_KEY: StoredRow(None, False)} if NO_KEY in rows else {}
         copies = Counter(row[KEY] for row in found if not row[DELETED])
         wanted = self._stored(event for event in rows.values() if event is not None)
         return Look(
-            {
+            without_key
+            | {
                 row[KEY]: StoredRow(
                     _version(row[VERSION]),
                     bool(row[DELETED]),

@@ -6,7 +6,7 @@ A key is the text that the table sinks store for it (`key_text`): a JSON array o
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from decimal import Decimal
 from hashlib import blake2b
 from typing import Any
@@ -23,6 +23,12 @@ def _enc_hook(value: object) -> object:
     raise NotImplementedError(f"a row holds a {type(value).__name__}")
 
 
+_INTEGERS = frozenset(
+    (Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64)
+)
+NO_KEY = "null"
+"""Stands for the key of rows of a target that have none: another program has written them."""
+
 _encode = msgspec.msgpack.Encoder(enc_hook=_enc_hook, decimal_format="string").encode
 _decode = msgspec.json.Decoder().decode
 
@@ -33,13 +39,23 @@ def row_digest(values: Iterable[Any]) -> bytes:
 
 
 def key_values(schema: TableSchema, key: str) -> list[Any]:
-    """Return the values of a key, as events have them. `schema`: of the source's events."""
-    read: dict[Kind, Callable[[str], Any]] = {
-        Kind.BYTES: b64decode,
-        Kind.PROTO: b64decode,
-        Kind.DECIMAL: Decimal,
-    }
-    return [
-        read[column.type.kind](value) if value is not None and column.type.kind in read else value
-        for column, value in zip(schema.key_columns, _decode(key), strict=True)
-    ]
+    """Return the values of a key, as events have them. `schema`: of the source's events.
+
+    Raises:
+        ValueError: the text is no key of the table: another program has written it.
+    """
+    try:
+        pairs = zip(schema.key_columns, _decode(key), strict=True)
+        return [None if value is None else _key_value(column.type.kind, value) for column, value in pairs]
+    except (TypeError, ArithmeticError, msgspec.MsgspecError) as error:
+        raise ValueError("not a key of the table") from error
+
+
+def _key_value(kind: Kind, value: Any) -> Any:
+    if kind in (Kind.BYTES, Kind.PROTO):
+        return b64decode(value)
+    if kind is Kind.DECIMAL:
+        return Decimal(value)
+    if kind in _INTEGERS and not isinstance(value, int):
+        raise ValueError(f"a key of another type than {kind}")
+    return value

@@ -73,12 +73,21 @@ class SourceTable:
         rows: dict[str, SourceRow] = {}
         for start in range(0, len(keys), _KEYS_IN_CHUNK):
             part = keys[start : start + _KEYS_IN_CHUNK]
-            names = tuple(
-                self.system.request_key(self._schema, key_values(self._schema, key)) for key in part
-            )
+            names = tuple(name for key in part if (name := self._request_key(key)))
+            # Without a name no row has the key. Any read tells a snapshot.
             _, found, snapshot = self._read(keys=names)
             rows |= {key: SourceRow(found.get(key), snapshot) for key in part}
         return rows
+
+    def _request_key(self, key: str) -> str:
+        try:
+            return self.system.request_key(self._schema, key_values(self._schema, key))
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+        ):  # not of the types of the key: no row of the source has it
+            return ""
 
     def _read(self, **what: Any) -> tuple[Chunk, dict[str, ChangeEvent], Snapshot]:
         chunk = self.reader.read(ChunkRequest(0, self.name, "", (), CHUNK_ROWS, **what))
