@@ -190,8 +190,8 @@ def _print(result: TableResult, show_values: bool) -> None:
         click.echo(f"  {finding.kind:<9}  {_key(finding.key, show_values)}{_columns(finding, show_values)}")
     if result.changing:
         click.echo(
-            f"  not known: {len(result.changing):,}. These rows changed each time they were compared. Compare again when "
-            "fewer rows change"
+            f"  not known: {len(result.changing):,}. These rows changed each time they were compared. Compare again "
+            "when fewer rows change"
         )
     if result.left_out:
         click.echo(f"  not compared: columns that the target does not have: {', '.join(result.left_out)}")

@@ -1,0 +1,99 @@
+"""Rows of a source become what the sink gets: chosen, renamed and masked columns, and keys that are found again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.errors import UsageError
+from penstock.event import Version
+from penstock.event.column_types import ColumnType, Kind
+from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest, ChunkRow
+from penstock.io.postgres.incremental.chunks import SnapshotRow
+from penstock.io.postgres.record import Table, TableColumn, read_record
+from penstock.io.postgres.source import ChangeStream
+from penstock.pipelines.event_lines import ToEvents
+from penstock.pipelines.event_options import EventOptions
+from penstock.verify.source import PostgresSystem, SourceTable
+
+TABLE = Table(
+    1,
+    "public",
+    "orders",
+    "DEFAULT",
+    (
+        TableColumn("id", ColumnType(Kind.INT64), 20, True, 1),
+        TableColumn("code", ColumnType(Kind.BYTES), 17, True, 2),
+        TableColumn("name", ColumnType(Kind.STRING), 25, False),
+        TableColumn("total", ColumnType(Kind.DECIMAL), 1700, False),
+    ),
+)
+ROWS = {("1", "\\x00ff"): ("Ada", "1.50"), ("2", "\\x61"): ("Bob", None)}
+STREAM = ChangeStream("shop", "all", "penstock", 0, None)
+
+
+class Reader:
+    """A table with two rows, in chunks of one row. Its snapshot sees the transactions below 100."""
+
+    def read(self, request: ChunkRequest) -> Chunk:
+        keys = [tuple(json.loads(key)) for key in request.keys]
+        rows = [
+            ChunkRow(key, str(number), "", SnapshotRow(TABLE, (*key, *values)))
+            for number, (key, values) in enumerate(ROWS.items(), 1)
+            if (key in keys if keys else number == int(request.cursor or 0) + 1)
+        ]
+        return Chunk(request, rows, (100).__gt__, 77, not keys and not rows)
+
+    def null_row(self, name: str) -> Any:
+        return read_record(TABLE, (None,) * 4)
+
+    def now(self) -> int:
+        return 1_000
+
+
+def source(**options: Any) -> SourceTable:
+    to_events = ToEvents(EventOptions(**options), "postgres", STREAM)
+    return SourceTable("public.orders", Reader(), PostgresSystem(), to_events.of_record)
+
+
+def test_rows_have_the_columns_and_values_that_the_sink_gets() -> None:
+    table = source(
+        without_columns=["total"], rename_columns={"name": "customer"}, mask_columns={"name": "redact"}
+    )
+    schema = table.open()
+    assert schema is not None
+    assert schema.names == ("id", "code", "customer")
+    found = {key: event.after for events, _ in table.chunks() for key, event in events.items()}
+    assert found == {
+        '[1,"AP8="]': {"id": 1, "code": b"\x00\xff", "customer": "***"},
+        '[2,"YQ=="]': {"id": 2, "code": b"a", "customer": "***"},
+    }
+
+
+def test_rows_are_read_again_by_the_keys_of_the_target_also_if_key_columns_are_renamed() -> None:
+    table = source(rename_columns={"id": "number"})
+    table.open()
+    keys = ['[1,"AP8="]', '[3,"AP8="]', '["x"]']
+    rows = table.rows(keys)
+    assert [key for key in keys if rows[key].event is not None] == ['[1,"AP8="]']
+
+
+def test_the_snapshot_tells_transactions_and_the_time_after_it() -> None:
+    table = source()
+    table.open()
+    _, snapshot = next(table.chunks())
+    assert (snapshot.until_ns, snapshot.truncate_order) == (1_001, 77)
+    assert [snapshot.sees(Version(1, text)) for text in ("99", "100", "")] == [True, False, None]
+
+
+def test_a_table_that_the_pipeline_leaves_out_has_no_columns() -> None:
+    assert source(without_tables=["orders"]).open() is None
+
+
+def test_a_masked_key_is_refused_because_rows_could_not_be_found_again() -> None:
+    table = source(mask_columns={"code": "redact"})
+    table.open()
+    with pytest.raises(UsageError, match="a mask hides a column of the primary key"):
+        next(table.chunks())
