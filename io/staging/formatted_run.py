@@ -7,19 +7,23 @@ So nothing is formatted after the commit. A record of a staged batch is an encod
 of one source. The first byte tells them apart: it is the version of an encoded event, and 0xFE of a run. In a block
 (`penstock.io.staging.blocks.BucketRun`) a run is followed by an empty record for each of its events but the first.
 
-The rest of a run is a msgpack array: source, loader, shared, events. An event is an array: op, id, version, of_row,
-records (each: topic, key, value, timestamp, headers), reason, origin. `loader` names the function that makes the event
-from `shared` and `origin`, ``module:name``; if it is empty, `origin` is the encoded event.
+The rest of a run is a length (u32, big-endian) and so many bytes as a block of LZ4: records of a format repeat most of
+their text, and pass through Spark's exchange and a file. The bytes are a msgpack array: source, loader, shared, events.
+An event is an array: op, id, version, of_row, records (each: topic, key, value, timestamp, headers), reason, origin.
+`loader` names the function that makes the event from `shared` and `origin`, ``module:name``; if it is empty, `origin`
+is the encoded event.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from penstock.event.coder import decode_event, encode_event
 from penstock.event.model import ChangeEvent, Source
@@ -28,6 +32,8 @@ from penstock.io.staging.formatted_event import FormattedEvent, QueueRecord, for
 from penstock.io.staging.row_refused import row_refused
 
 _RUN = b"\xfe"
+_LENGTH = struct.Struct(">I")
+_lz4 = pa.Codec("lz4_raw")
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -75,7 +81,8 @@ class FormatBeforeCommit:
 
 def encode_run(source: msgspec.Raw, loader: str, shared: Any, entries: Sequence[tuple[Any, ...]]) -> bytes:
     """Return the staged record of a run; `source` is of `encoded_source`. See above for the other values."""
-    return _RUN + _encode((source, loader, shared, entries))
+    encoded = _encode((source, loader, shared, entries))
+    return _RUN + _LENGTH.pack(len(encoded)) + _lz4.compress(encoded, asbytes=True)
 
 
 def decode_staged(record: bytes) -> Iterator[ChangeEvent | FormattedEvent]:
@@ -89,7 +96,9 @@ def decode_staged(record: bytes) -> Iterator[ChangeEvent | FormattedEvent]:
     if not record.startswith(_RUN):
         yield decode_event(record)
         return
-    run = _decode(memoryview(record)[1:])
+    (length,) = _LENGTH.unpack_from(record, len(_RUN))
+    compressed = memoryview(record)[len(_RUN) + _LENGTH.size :]
+    run = _decode(_lz4.decompress(compressed, length, asbytes=True))
     for each in run.entries:
         yield FormattedEvent(
             run.source,

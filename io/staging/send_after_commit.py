@@ -36,6 +36,8 @@ from penstock.tables import EVERY_TABLE, TableSelection
 
 BATCH_BYTES = 64 * 1024 * 1024
 """A batch of this many bytes is sent with the next commit, whatever `roll_seconds` says."""
+QUEUE_BATCH_BYTES = BATCH_BYTES // 4
+"""The same for records of a queue, which are compressed."""
 
 
 class Queue(NamedTuple):
@@ -84,7 +86,8 @@ class SendAfterCommit(beam.PTransform):
         self._connector = connector
         self._format = format
         self._shards = shards
-        self._policy = RollingPolicy(round(options.roll_seconds * 1e6), BATCH_BYTES)
+        batch_bytes = BATCH_BYTES if format is None else QUEUE_BATCH_BYTES
+        self._policy = RollingPolicy(round(options.roll_seconds * 1e6), batch_bytes)
         self._staging = None if options.staging is None else store_of(options.staging)
         self._unavailable_seconds = unavailable_seconds
         self._selection = EVERY_TABLE
