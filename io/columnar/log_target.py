@@ -89,7 +89,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _TableLog:
-    """What an epoch adds to a table."""
+    """The parts that an epoch adds to a table."""
 
     table: str
     source: Source

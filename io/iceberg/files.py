@@ -61,7 +61,7 @@ class IcebergFiles(TableFiles):
         return content, statistics_of(content, shape, uuid, schema, properties)
 
     def _schema_with(self, rows: pa.Schema) -> Any:
-        """Return the columns that the table has when those of `rows` are added now; None if they cannot be."""
+        """Return the columns of the table with the columns of `rows` added; None if they cannot be added."""
         from pyiceberg.exceptions import ValidationError
 
         # Never committed: the driver alters the table, and compares the ids.

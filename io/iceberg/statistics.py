@@ -1,4 +1,4 @@
-"""What a commit must know of a data file besides its path and length: ids and statistics of its columns.
+"""The ids and statistics of the columns of a data file, which a commit needs besides its path and length.
 
 Needs the extra `iceberg`. The statistics are pyiceberg's own, from the metadata of the Parquet file and the properties
 of the table (`write.metadata.metrics.…`).

@@ -399,7 +399,7 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
         return [table for table in tables if matches_table(self._settings.tables, table.schema, table.name)]
 
     def row_reader(self) -> ChunkReader:
-        """Return what reads rows of the tables as they are now, beside the pipeline."""
+        """Return a reader of the rows of the tables as they are now. It does not disturb the pipeline."""
         # Imported here, because the module needs psycopg.
         from penstock.io.postgres.incremental.chunk_reader import ChunkReader
         from penstock.io.postgres.incremental.held_read_view import HeldReadView

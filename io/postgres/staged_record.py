@@ -15,9 +15,7 @@ from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction, Table
 
 LOADER = f"{__name__}:event_of"
-"""See `penstock.io.staging.formatted_event`."""
-
-Values = tuple[str | bytes | None, ...]
+"""See `penstock.io.staging.formatted_run`."""
 
 
 class _Shared(msgspec.Struct, array_like=True):

@@ -301,7 +301,7 @@ class ReadFromSpannerChangeStream(SpannerStreamOptions, ReadFromChangeStream):
         return changed
 
     def row_reader(self) -> ChunkReader:
-        """Return what reads rows of the tables as they are now, beside the pipeline."""
+        """Return a reader of the rows of the tables as they are now. It does not disturb the pipeline."""
         return ReadSpannerFn(self._settings).chunk_reader(self._stream, lambda: False)
 
     def source_tables(self) -> list[SourceTable]:

@@ -7,8 +7,9 @@ So nothing is formatted after the commit. A record of a staged batch is an encod
 of one source. The first byte tells them apart: it is the version of an encoded event, and 0xFE of a run. In a block
 (`penstock.io.staging.blocks.BucketRun`) a run is followed by an empty record for each of its events but the first.
 
-The rest of a run is a length (u32, big-endian) and so many bytes as a block of LZ4: records of a format repeat most of
-their text, and pass through Spark's exchange and a file. The bytes are a msgpack array: source, loader, shared, events.
+The rest of a run is a block of LZ4 with its length (u32, big-endian) before compression in front: records of a format
+repeat most of their text, and pass through Spark's exchange and a file. The block is a msgpack array: source, loader,
+shared, events.
 An event is an array: op, id, version, of_row, records (each: topic, key, value, timestamp, headers), reason, origin.
 `loader` names the function that makes the event from `shared` and `origin`, ``module:name``; if it is empty, `origin`
 is the encoded event.

@@ -25,7 +25,7 @@ from penstock.transforms.formats.debezium_log import LogRecordFormat
 
 
 class _Table(NamedTuple):
-    """What the changes of a table share."""
+    """The values that all changes of a table have in common."""
 
     table: Table
     source: Source

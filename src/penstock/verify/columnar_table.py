@@ -20,7 +20,7 @@ from penstock.verify.rounds import REFUSED, ColumnDifference, Look, StoredRow
 
 @dataclass(slots=True)
 class ColumnarTable:
-    """One table. `sink`, `job`: what the pipeline's sink is called in its ledger."""
+    """One table. `sink`, `job`: the names of the pipeline's sink and job in its ledger."""
 
     target: EpochTableTarget
     name: str

@@ -18,7 +18,7 @@ BATCH = 2_000
 
 
 class Kind(StrEnum):
-    """What was found about a key."""
+    """The finding about a key."""
 
     MISSING = "missing"
     """Only the source has the row."""
@@ -45,7 +45,7 @@ class Snapshot(NamedTuple):
 
 
 class SourceRow(NamedTuple):
-    """What the source has of a key: the event of its row, or None."""
+    """The row of a key in the source, as an event; None if there is none."""
 
     event: ChangeEvent | None
     snapshot: Snapshot
@@ -64,7 +64,7 @@ REFUSED = ColumnDifference("(the sink refuses the row)", None, None)
 
 
 class StoredRow(NamedTuple):
-    """What the target has of a key.
+    """The row of a key in the target.
 
     - `version`: None if it is no version of Penstock.
     - `columns`: those whose values are not what the sink would have stored.
