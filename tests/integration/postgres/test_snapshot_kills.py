@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import random
 import re
-import subprocess
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +24,7 @@ from penstock_emulators.oracle.lines import Line, read_lines
 from penstock_emulators.postgres import PostgresServer
 from tests.integration.postgres.conftest import VERSIONS, Database
 from tests.integration.postgres.test_kills import kill_python_worker
-from tests.support.waiting import join, wait_until
+from tests.support.waiting import drain, join, wait_for_run, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=30)]
 
@@ -35,8 +33,6 @@ ROWS = 3_000
 LAST = 100_000
 """The key of the last row of each table, which the writers do not change. When it is published, its table was read."""
 COLUMNS = {"id", "n", "body"}
-PATIENCE = 900.0
-"""Seconds for each step; a machine that runs other campaigns beside needs minutes for some."""
 
 
 class BenchWriters:
@@ -217,11 +213,11 @@ class Scene:
     def __init__(self, database: Database, folder: Path, **parameters: str) -> None:
         self.killed: Counter[str] = Counter()
         self.published = Published(folder / "out")
-        self._database, self._folder = database, folder
+        self._database, self._folder, self._log = database, folder, folder / "log"
         self._command = command(database, folder, **parameters)
 
     def run(self) -> kill.Run:
-        return kill.Run(self._command, log=self._folder / "log")
+        return kill.Run(self._command, log=self._log)
 
     def mark(self, name: str) -> None:
         """Commit a row that has a name: when it is published, everything before it has been read."""
@@ -254,11 +250,7 @@ class Scene:
         writers.stop()
         self.mark("end")
         self._wait(run, lambda: self.published.has("end"), "the last change")
-        drain = python(
-            "penstock.cli.main", "drain", str(self._folder / "checkpoint"), "--wait", str(PATIENCE)
-        )
-        subprocess.run(drain, check=True, capture_output=True, timeout=2 * PATIENCE)
-        assert run.wait(PATIENCE) == 0, self._log()
+        drain(run, self._folder / "checkpoint", self._log)
 
     def lines(self) -> list[Line]:
         return [line for line in read_lines(self._folder / "out") if line.table != "public.markers"]
@@ -267,14 +259,7 @@ class Scene:
         return len(self.published.look().tables_read) < TABLES
 
     def _wait(self, run: kill.Run, met: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + PATIENCE
-        while not met():
-            assert run.alive(), f"the pipeline ended before {what}\n{self._log()}"
-            assert time.monotonic() < end, f"{what} did not come within {PATIENCE} s\n{self._log()}"
-            time.sleep(kill.POLL_SECONDS)
-
-    def _log(self) -> str:
-        return (self._folder / "log").read_text(errors="replace")[-5_000:]
+        wait_for_run(run, met, what, self._log)
 
 
 def fill(database: Database) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-import time
+import json
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.compat import UTC
 from penstock_emulators.oracle import kill
-from penstock_emulators.oracle.change import Change, changes_of
+from penstock_emulators.oracle.change import Change, changes_of, nanoseconds
 from penstock_emulators.oracle.kill import python
 from penstock_emulators.oracle.lines import read_lines
 from penstock_emulators.oracle.replay import differences, read_table, read_types, replay
 from penstock_emulators.oracle.rules import broken_rules
 from tests.conftest import CAMPAIGN
 from tests.integration.spanner.conftest import INSTANCE, PROJECT, TABLES
+from tests.support.waiting import RUN_PATIENCE_SECONDS, drain, wait_for_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=25)]
 
@@ -28,22 +26,37 @@ ROWS = 12_000
 """In each of the two tables."""
 
 
+class Published:
+    """What the published files contain. A file never changes, so each is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lines = 0
+        self.commits: set[int] = set()
+        """Of the changes, without the rows of the snapshot."""
+        self._folder, self._known = folder, set[Path]()
+
+    def look(self) -> Published:
+        for path in set(self._folder.glob("[!._]*/**/*.jsonl")) - self._known:
+            self._known.add(path)
+            lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+            self.lines += len(lines)
+            self.commits |= {
+                nanoseconds(line["commit_timestamp"]) for line in lines if line["mod_type"] != "READ"
+            }
+        return self
+
+
 class RowsPublished:
     """The moment when so many lines are in published files."""
 
     def __init__(self, folder: Path, lines: int) -> None:
         self._folder, self._lines = folder, lines
-        self._counted: dict[Path, int] = {}
 
     def arm(self) -> None:
-        self._counted.clear()
+        self._published = Published(self._folder)
 
     def is_now(self) -> bool:
-        # A published file never changes, so each is counted once.
-        for path in self._folder.glob("[!._]*/**/*.jsonl"):
-            if path not in self._counted:
-                self._counted[path] = path.read_bytes().count(b"\n")
-        return sum(self._counted.values()) >= self._lines
+        return self._published.look().lines >= self._lines
 
 
 @pytest.mark.parametrize(
@@ -61,32 +74,39 @@ def test_kills_while_rows_are_read_lose_nothing_and_double_nothing(
     for number in range(campaign.size(1, 10)):
         database, folder = new_database(emulator), tmp_path / str(number)
         folder.mkdir()
-        filling = time.time()
         fill(database)
         shares = sorted(rng.uniform(0.02, 0.7) for _ in range(campaign.size(1, 3)))
         with writers(database, threads=1, keys=ROWS, pause=0.05) as writing:
-            begun = time.time()
-            # The snapshot must begin before the end. A busy machine needs long for the first start, and for the rows.
-            end = begun + campaign.size(20, 60) + 12 * len(shares) + (begun - filling)
-            done = threading.Timer(end - 4 - begun, writing.stop)
-            done.start()
-            kills = kill.campaign(
-                command(database.name, folder, end),
-                [(f"{share:.2f} of the rows", published(folder / "out", share)) for share in shares],
-                log=folder / "log",
-                seconds=end - begun + 600,
-                environment=database.emulator.environment(),
-            )
-            done.join()
+            run_and_kill(database, folder, shares, writing)
         found = list(changes_of(read_lines(folder / "out")))
         read = [change for change in found if change.mod_type == "READ"]
         changed = [change for change in found if change.mod_type != "READ"]
-        assert len(kills) == len(shares), "the snapshot was read before its moment"
         check(database, found, read, changed, writing.commits)
-        killed, rows, changes = killed + len(kills), rows + len(read), changes + len(changed)
+        killed, rows, changes = killed + len(shares), rows + len(read), changes + len(changed)
     campaign.record(
         f"spanner-snapshot-kills-{type(emulator).__name__.lower()}", kills=killed, rows=rows, changes=changes
     )
+
+
+def run_and_kill(database: Any, folder: Path, shares: list[float], writing: Any) -> None:
+    """Run the pipeline, killed at these shares of the rows, until it has published what was written meanwhile."""
+    log, changes = folder / "log", Published(folder / "out")
+
+    def run() -> kill.Run:
+        return kill.Run(command(database.name, folder), log=log, environment=database.emulator.environment())
+
+    for share in shares:
+        moment = published(folder / "out", share)
+        moment.arm()
+        with run() as running:
+            killed = kill.kill_at(running, moment, f"{share:.2f} of the rows", RUN_PATIENCE_SECONDS)
+            assert killed is not None, "the snapshot was read before its moment"
+    with run() as running:
+        wait_for_run(running, lambda: changes.look().commits, "a change after the snapshot", log)
+        writing.stop()
+        last = max(writing.commits)
+        wait_for_run(running, lambda: last in changes.look().commits, "the last change", log)
+        drain(running, folder / "checkpoint", log)
 
 
 def published(folder: Path, share: float) -> RowsPublished:
@@ -117,7 +137,7 @@ def fill(database: Any) -> None:
                 )
 
 
-def command(database: str, folder: Path, end: float) -> list[str]:
+def command(database: str, folder: Path) -> list[str]:
     given = {
         "project": PROJECT,
         "instance": INSTANCE,
@@ -125,7 +145,6 @@ def command(database: str, folder: Path, end: float) -> list[str]:
         "change_stream": "Changes",
         "output": str(folder / "out"),
         "snapshot": "initial",
-        "end": datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "roll_seconds": "0",
         "shards": "2",
     }
