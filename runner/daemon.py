@@ -53,6 +53,7 @@ import pyspark.worker  # noqa: E402, F401 - PySpark imports it in each worker, a
 from pyspark import daemon  # noqa: E402 - after logging is set up
 
 import penstock.runner.tasks.task  # noqa: E402, F401 - what this module is for
+from penstock.runner.spark.collect_garbage import GarbageCollector  # noqa: E402
 from penstock.runner.spark.freeze_imports import freeze_imports  # noqa: E402
 
 logging.disable(logging.NOTSET)
@@ -77,8 +78,9 @@ def worker(sock: Any, authenticated: bool) -> int:
             sys.stdout.flush()
 
 
-# PySpark's `manager` looks the function up in its module, so this replaces it.
+# PySpark's `manager` looks these names up in its module, so this replaces them.
 daemon.worker = worker
+daemon.gc = GarbageCollector()  # type: ignore[assignment]
 
 
 def import_for_workers(modules: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from apache_beam.transforms import window
 
 from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
+from penstock.runner.spark.collect_garbage import GarbageCollector
 from penstock.runner.spark.jvm import SparkJvm
 from penstock.runner.spark.session import context_of
 from tests.integration.runner.sources import AppendFn, CountFn
@@ -62,6 +63,14 @@ def test_workers_import_beam_at_the_start_and_the_garbage_collector_skips_it(spa
     for imported, frozen, watched in spark_context.parallelize(range(2), 2).mapPartitions(look).collect():
         assert imported
         assert frozen > 10 * watched
+
+
+def test_workers_collect_garbage_within_a_share_of_their_time(spark: Any) -> None:
+    def look(_: Any) -> Iterator[str]:
+        yield type(sys.modules["pyspark.daemon"].gc).__name__
+
+    names = context_of(spark).parallelize(range(2), 2).mapPartitions(look).collect()
+    assert names == [GarbageCollector.__name__] * 2
 
 
 def _jobs(spark: Any) -> list[Any]:
