@@ -80,7 +80,7 @@ def worker(sock: Any, authenticated: bool) -> int:
 
 # PySpark's `manager` looks these names up in its module, so this replaces them.
 daemon.worker = worker
-daemon.gc = GarbageCollector()  # type: ignore[assignment]
+daemon.gc = GarbageCollector()
 
 
 def import_for_workers(modules: Iterable[str]) -> None:

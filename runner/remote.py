@@ -4,7 +4,8 @@
     job.complete_until()
     job.request("stop")
 
-It creates and changes only requests.
+It creates and changes only requests. Beam is imported when residuals or metrics are asked for: that takes two seconds,
+which `penstock stop` need not spend.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.compat import UTC
 from penstock.errors import UsageError
-from penstock.runner.driver.residuals import Residuals, ResidualView
-from penstock.runner.harness.bundle import PlanContext
-from penstock.runner.metrics import Metrics, deserialized
-from penstock.runner.planning.graph import build_plan
 from penstock.runner.protocol.complete import complete_until_us
 from penstock.runner.protocol.record import CommitRecord, WatermarkKey, WatermarkKind
 from penstock.runner.protocol.record_codec import decode_record
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Ended, Started
 from penstock.runner.store.requests import Request, Requests
+
+if TYPE_CHECKING:
+    from penstock.runner.driver.residuals import Residuals, ResidualView
+    from penstock.runner.metrics import Metrics
 
 _LOOK_SECONDS = 1.0
 """Time between two looks at a checkpoint. A stream commits about once a second."""
@@ -158,6 +159,8 @@ class RemoteJob:
 
     def metrics(self, record: CommitRecord) -> Metrics:
         """Return the users' metrics at a record."""
+        from penstock.runner.metrics import Metrics, deserialized
+
         return Metrics(deserialized(record.state.metrics))
 
     def sinks(self, record: CommitRecord) -> list[SinkView]:
@@ -258,6 +261,10 @@ def _chosen(complete: Mapping[str, datetime | None], sinks: Sequence[str]) -> di
 @functools.lru_cache(maxsize=64)
 def _residuals_of(pipeline: Any) -> tuple[Residuals, frozenset[str]]:
     """Return what decodes the residuals of a pipeline, and the names of its steps."""
+    from penstock.runner.driver.residuals import Residuals
+    from penstock.runner.harness.bundle import PlanContext
+    from penstock.runner.planning.graph import build_plan
+
     plan = build_plan(pipeline.to_runner_api(), streaming=True)
     return Residuals(PlanContext(plan)), frozenset(stage.step for stage in plan.stages)
 

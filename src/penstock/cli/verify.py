@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,8 +23,10 @@ from penstock.launch.reporter import ignore_import_warnings
 from penstock.launch.run import ExitCode
 from penstock.telemetry.status import span
 from penstock.timestamps import EPOCH
-from penstock.verify.job import TableResult, check_job, prepared
 from penstock.verify.rounds import Finding
+
+if TYPE_CHECKING:
+    from penstock.verify.job import TableResult
 
 _SINKS = ("Write/",)
 """The step of the sink in a pipeline of a template."""
@@ -87,6 +89,9 @@ def verify(
     if not is_job_file(job):
         refuse(f"{job} is not a job file: the command needs one, because it reads source and target")
     ignore_import_warnings()
+    # Imported here because it imports Beam, which takes two seconds that no other command need spend.
+    from penstock.verify.job import check_job, prepared
+
     progress = _Progress()
     results: list[TableResult] = []
     try:

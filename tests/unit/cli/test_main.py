@@ -32,3 +32,14 @@ def test_a_signal_while_modules_are_imported_ends_the_command_without_a_tracebac
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_commands_that_make_no_pipeline_do_without_beam() -> None:
+    """Beam and what it imports take two seconds and 200 MB; Spark starts only after these imports."""
+    program = (
+        "import sys, penstock.cli.commands\n"
+        "from penstock.runner import RemoteJob\n"
+        "print({'apache_beam', 'pyarrow', 'pandas', 'pyspark'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

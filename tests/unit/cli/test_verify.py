@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from penstock.cli import verify as command
 from penstock.cli.commands import cli
 from penstock.compat import UTC
+from penstock.verify import job as verify_job
 from penstock.verify.job import TableResult
 from penstock.verify.rounds import ColumnDifference, Finding, Kind
 
@@ -62,7 +63,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             return iter(results)
 
         monkeypatch.setattr(command, "remote_job", lambda job: remote or Remote())
-        monkeypatch.setattr(command, "prepared", lambda *arguments: SimpleNamespace(results=compare))
+        monkeypatch.setattr(verify_job, "prepared", lambda *arguments: SimpleNamespace(results=compare))
         file = tmp_path / "job.yaml"
         parameters = JOB["parameters"] | more.pop("parameters", {})
         job = {**JOB, **more, "parameters": {name: each for name, each in parameters.items() if each}}
