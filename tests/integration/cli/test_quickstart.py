@@ -94,6 +94,7 @@ def test_nothing_is_lost_doubled_or_out_of_order_and_each_step_says_what_to_type
     assert "stopped with a checkpoint" in log
 
 
+@pytest.mark.campaign
 def test_a_line_that_was_replaced_by_its_neighbour_is_found(start: Callable[[], Started]) -> None:
     quickstart = start()
     quickstart.until("kill -9")

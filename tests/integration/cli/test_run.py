@@ -95,6 +95,7 @@ def test_losing_the_reader_of_messages_does_not_stop_the_work(
     assert len(set(orders)) == len(orders)
 
 
+@pytest.mark.campaign
 def test_the_same_command_continues_after_a_kill_and_after_its_end(
     start: Any, shop: Any, published: Published, penstock: list[str], tmp_path: Path
 ) -> None:

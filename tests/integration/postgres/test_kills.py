@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=20)]
 KEYS = {"public.accounts": ("id",), "public.notes": ("part", "id")}
 
 
+@pytest.mark.campaign
 def test_kills_lose_nothing_double_nothing_and_keep_order(tmp_path: Path, campaign: Any) -> None:
     """Each round kills the whole pipeline, one of its Python workers, and the server: thirty kills in the campaign."""
     draw = campaign.random("postgres kills")

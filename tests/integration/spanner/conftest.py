@@ -79,6 +79,14 @@ on_both_services = pytest.mark.parametrize(
 )
 """For tests that also run on a machine without Google's emulator, where the simulated service takes its place."""
 
+in_a_campaign_on_both_services = pytest.mark.parametrize(
+    "emulator",
+    [pytest.param("google", marks=[pytest.mark.emulator, pytest.mark.campaign]), "simulated"],
+    indirect=True,
+    scope="session",
+)
+"""For tests that need a minute: only the simulated service has partitions that merge and move."""
+
 
 @pytest.fixture(scope="session")
 def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:

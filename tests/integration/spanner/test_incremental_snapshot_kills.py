@@ -19,9 +19,8 @@ from penstock_emulators.oracle.kill import python
 from penstock_emulators.oracle.lines import read_lines
 from penstock_emulators.oracle.replay import differences, read_table, read_types, replay
 from penstock_emulators.oracle.rules import broken_rules
-from tests.conftest import CAMPAIGN
-from tests.integration.spanner.conftest import INSTANCE, PROJECT, TABLES
-from tests.integration.spanner.test_snapshot_kills import GOOGLE, published
+from tests.integration.spanner.conftest import INSTANCE, PROJECT, TABLES, in_a_campaign_on_both_services
+from tests.integration.spanner.test_snapshot_kills import published
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -30,9 +29,7 @@ ROWS = 6_000
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    "emulator", ["simulated", *([GOOGLE] if CAMPAIGN else [])], indirect=True, scope="session"
-)
+@in_a_campaign_on_both_services
 def test_kills_while_chunks_are_read_lose_nothing(
     emulator: Any,
     new_database: Callable[..., Any],

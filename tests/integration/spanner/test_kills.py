@@ -26,7 +26,7 @@ from tests.integration.spanner.conftest import (
     POSTGRESQL,
     PROJECT,
     TABLES,
-    on_both_services,
+    in_a_campaign_on_both_services,
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=25)]
@@ -35,7 +35,7 @@ SECONDS_A_KILL = 11.0
 TYPES = {table: {"Id": "INT64", "Value": "STRING", "Version": "INT64"} for table in TABLES}
 
 
-@on_both_services
+@in_a_campaign_on_both_services
 def test_kills_under_churn_lose_nothing_double_nothing_and_keep_order(
     emulator: Any,
     new_database: Callable[..., Any],

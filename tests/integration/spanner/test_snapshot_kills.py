@@ -15,13 +15,11 @@ from penstock_emulators.oracle.kill import python
 from penstock_emulators.oracle.lines import read_lines
 from penstock_emulators.oracle.replay import differences, read_table, read_types, replay
 from penstock_emulators.oracle.rules import broken_rules
-from tests.conftest import CAMPAIGN
-from tests.integration.spanner.conftest import INSTANCE, PROJECT, TABLES
+from tests.integration.spanner.conftest import INSTANCE, PROJECT, TABLES, in_a_campaign_on_both_services
 from tests.support.waiting import RUN_PATIENCE_SECONDS, drain, wait_for_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=25)]
 
-GOOGLE = pytest.param("google", marks=pytest.mark.emulator)
 ROWS = 12_000
 """In each of the two tables."""
 
@@ -59,9 +57,7 @@ class RowsPublished:
         return self._published.look().lines >= self._lines
 
 
-@pytest.mark.parametrize(
-    "emulator", ["simulated", *([GOOGLE] if CAMPAIGN else [])], indirect=True, scope="session"
-)
+@in_a_campaign_on_both_services
 def test_kills_while_rows_are_read_lose_nothing_and_double_nothing(
     emulator: Any,
     new_database: Callable[..., Any],

@@ -124,6 +124,7 @@ def test_a_killed_query_over_spanner_with_churn_gives_the_table(
     assert replay(rows, "Id", "Value") == table
 
 
+@pytest.mark.campaign
 def test_a_killed_query_over_postgres_gives_the_table(spark: Any, tmp_path: Path, campaign: Any) -> None:
     with PostgresServer.start(version=max(installed_servers(), default=18)) as server:
         dsn = server.dsn()

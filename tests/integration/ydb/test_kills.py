@@ -24,7 +24,7 @@ SECONDS_A_KILL = 16.0
 
 
 def test_kills_lose_nothing_double_nothing_and_keep_order(tmp_path: Path, campaign: Any) -> None:
-    draw, rounds = campaign.random("ydb kills"), campaign.size(3, 30)
+    draw, rounds = campaign.random("ydb kills"), campaign.size(2, 30)
     with YdbEmulator.start(scan_rows=2) as service:
         table = Table(service, "orders", rows=60, initial_scan=True, partitions=2)
         table.control.add_consumer(table.topic, "penstock")

@@ -64,6 +64,7 @@ def _windows(fn: Any) -> beam.WindowInto:
     )
 
 
+@pytest.mark.campaign
 def test_state_records_and_folder_do_not_grow(campaign: Any) -> None:
     entries: list[int] = []
     folder_bytes: list[int] = []
