@@ -142,15 +142,20 @@ class ChunkReader:
 
     @contextmanager
     def _transaction(self) -> Iterator[str]:
-        """Run statements in one snapshot: the one that is held, whose name is yielded, or a new one."""
+        """Run statements in one snapshot: the one that is held, whose name is yielded, or a new one.
+
+        They end with a commit, which lets the server flush what it has logged while it read; see `FLUSH_AT_COMMIT`.
+        """
         at = self._held.name
         self._client.run(chunks.BEGIN)
         try:
             if at:
                 self._client.run(take_snapshot(at))
             yield at
-        finally:
+        except BaseException:
             self._client.run("rollback")
+            raise
+        self._client.run("commit")
 
     def _wait_until_visible(self, transactions: Sequence[int]) -> None:
         """Wait until committed transactions are visible. They are not while a standby has not confirmed them."""
@@ -190,7 +195,9 @@ class ChunkReader:
             if is_last and statement.ties:
                 found += rows(statement.rows_with_null(), null=True)
         # Asked after the rows: every change that the chunk sees ends at or before this position.
-        ((end, block, segment),) = self._client.rows(chunks.END_OF_LOG)
+        ((end, is_flushed, block, segment),) = self._client.rows(chunks.END_OF_LOG)
+        if not is_flushed:
+            self._client.rows(chunks.FLUSH_AT_COMMIT)
         position = chunks.end_of_records(parse_lsn(end), block, segment)
         return Chunk(request, found, visible.sees, position, is_last, statement.restarted)
 

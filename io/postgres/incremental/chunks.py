@@ -64,8 +64,15 @@ The column shows the file as of the snapshot, the function as of now. Source: Po
 """
 
 END_OF_LOG = """
-select pg_current_wal_insert_lsn()::text, current_setting('wal_block_size')::int8,
-       pg_size_bytes(current_setting('wal_segment_size'))::int8
+select pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn(),
+       current_setting('wal_block_size')::int8, pg_size_bytes(current_setting('wal_segment_size'))::int8
+"""
+FLUSH_AT_COMMIT = "select txid_current()"
+"""Gives a transaction an id, so that the server writes the log to disk when it commits.
+
+A transaction that reads may write to the log: with checksums, for each page on which it notes that a row is committed.
+Readers of the log get that when it is on disk. Without an id, or with a rollback, the server does not hurry (`xact.c`):
+the next flush of a quiet server is that of the background writer, up to 15 s later (`LOG_SNAPSHOT_INTERVAL_MS`).
 """
 TABLES = f"""
 select distinct published.schemaname, published.tablename, exists (select from pg_index index where {KEY_INDEX}),

@@ -9,10 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from penstock.io.change_streams.incremental.engine import ChunkRequest
 from penstock.io.change_streams.incremental.notifications import NotificationRecord
 from penstock.io.postgres.coder import LogRecordCoder
 from penstock.io.postgres.events import EventConverter
-from penstock.io.postgres.record import ChangeKind
+from penstock.io.postgres.record import ChangeKind, parse_lsn
 from penstock.transforms.formats.debezium import DebeziumFormat
 from tests.integration.postgres.conftest import Database
 from tests.support.epochs import Epochs
@@ -137,6 +138,21 @@ def test_a_signal_in_the_log_reads_each_row_once(filled, chunk_rows):
     assert reader.reports[0]["additional_data"]["data_collections"] == "public.t"
     assert [record.kind for record in reader.records if record.kind is not ChangeKind.READ] == []
     assert snapshot_flags(reader) == {"incremental"}
+
+
+def test_what_the_server_logs_while_a_chunk_is_read_is_on_disk_afterwards(filled):
+    """Readers of the log get it only then. The server notes in each page that its rows are committed."""
+    filled.execute("checkpoint")
+    ((before,),) = filled.rows("select pg_current_wal_insert_lsn()::text")
+    reader = filled.source().row_reader()
+    try:
+        chunk = reader.read(ChunkRequest(1, "public.t", "", (), 100))
+    finally:
+        reader.close()
+    ((flushed,),) = filled.rows("select pg_current_wal_flush_lsn()::text")
+    assert parse_lsn(flushed) >= chunk.position
+    # The default since version 18: pages have checksums.
+    assert filled.server.version < 18 or chunk.position > parse_lsn(before)
 
 
 def test_rows_that_change_while_chunks_are_read_come_in_order_with_their_changes(filled):
