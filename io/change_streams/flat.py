@@ -71,12 +71,17 @@ class FlatFrontier:
         return min((position.watermark for position in self.positions.values()), default=None)
 
     @property
-    def scans(self) -> tuple[Scan, ...]:
-        """The tables that snapshots have not finished: a position may be a list with a `SnapshotProgress`."""
+    def snapshots(self) -> tuple[Any, ...]:
+        """The progress of snapshots: a position may be a list with a `SnapshotProgress`."""
         parts = chain.from_iterable(
             each.position for each in self.positions.values() if isinstance(each.position, list)
         )
-        return tuple(chain.from_iterable(getattr(part, "scans", ()) for part in parts))
+        return tuple(part for part in parts if hasattr(part, "scans"))
+
+    @property
+    def scans(self) -> tuple[Scan, ...]:
+        """The tables that snapshots have not finished."""
+        return tuple(chain.from_iterable(part.scans for part in self.snapshots))
 
     @property
     def summary(self) -> str:

@@ -22,7 +22,7 @@ from penstock.event.model import Source, TableSchema
 from penstock.event.plain_types import plain_schema, plain_value
 from penstock.io.columnar.row_runs import MIN_ROWS, TableRows, runs_of_rows
 from penstock.io.postgres.column_types import text_reader
-from penstock.io.postgres.events import OPS, EventConverter
+from penstock.io.postgres.events import OPS, EventConverter, sequence_of
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, Row, Table
 
 Output = tuple[list[Any], list[int]]
@@ -189,7 +189,7 @@ class _TableRows:
         id_ = pa.array([each and each.id for each in transactions], _NUMBER)
         index = pa.array([record.sequence for record in records], _NUMBER)
         has_transaction, transaction = pc.is_valid(id_), pc.fill_null(id_.cast(_TEXT), "")
-        sequence = _digits(pa.array([record.lsn for record in records], _NUMBER), 20)
+        sequence = _digits(pa.array(list(map(sequence_of, records)), _NUMBER), 20)
         # As `penstock.event.replica.encode_version` writes them; to call it for each row would cost as much as all
         # columns.
         version = pc.binary_join_element_wise(

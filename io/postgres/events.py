@@ -216,10 +216,18 @@ def _transaction(record: LogRecord) -> Transaction | None:
 
 def version_of(record: LogRecord) -> Version:
     """Return the place of a change in the log."""
+    sequence = f"{sequence_of(record):020d}"
     if record.transaction is None:
-        return Version(record.lsn, "", f"{record.lsn:020d}", record.sequence)
+        return Version(record.lsn, "", sequence, record.sequence)
     transaction = record.transaction
-    return Version(transaction.commit_lsn, str(transaction.id), f"{record.lsn:020d}", record.sequence)
+    return Version(transaction.commit_lsn, str(transaction.id), sequence, record.sequence)
+
+
+def sequence_of(record: LogRecord) -> int:
+    """Return the number in `Version.sequence`."""
+    # A server that is idle writes no log. A row that is read twice then has one position, and the second READ must have
+    # a higher version.
+    return record.event_timestamp if record.kind is ChangeKind.READ else record.lsn
 
 
 def table_schema(table: Table) -> TableSchema:

@@ -352,7 +352,7 @@ def _postgres_json(source: Source, server: str) -> Callable[[ChangeEvent], _Post
 
     def block(event: ChangeEvent) -> _PostgresJson:
         at, transaction = event.version, event.transaction
-        lsn = int(at.sequence) if at.sequence else at.order
+        lsn = _postgres_lsn(event)
         if transaction is None:
             # A message outside of transactions is its own end; a row of a snapshot has no transaction before it.
             ns, previous = event.timestamp, None if event.op is Op.READ else lsn
@@ -380,9 +380,15 @@ def _postgres_json(source: Source, server: str) -> Callable[[ChangeEvent], _Post
     return block
 
 
+def _postgres_lsn(event: ChangeEvent) -> int:
+    version = event.version
+    # The sequence of a READ is the time at which it was emitted.
+    return version.order if event.op is Op.READ or not version.sequence else int(version.sequence)
+
+
 def _postgresql(event: ChangeEvent, server: str) -> PostgresSource:
     ns, source, version, transaction = event.timestamp, event.source, event.version, event.transaction
-    lsn = int(version.sequence) if version.sequence else version.order
+    lsn = _postgres_lsn(event)
     # A message outside of transactions is its own end; a row of a snapshot has no transaction before it.
     previous = None if event.op is Op.READ else lsn
     if transaction is not None:

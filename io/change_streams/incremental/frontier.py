@@ -125,6 +125,11 @@ class IncrementalFrontier:
         return self.stream.slowest
 
     @property
+    def snapshots(self) -> tuple[SnapshotProgress, ...]:
+        """The progress of snapshots, if this part has it."""
+        return () if self.progress is None else (self.progress,)
+
+    @property
     def scans(self) -> tuple[Scan, ...]:
         """The tables of the current snapshot that are not finished."""
         return self.progress.scans if self.progress is not None else ()

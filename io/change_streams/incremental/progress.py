@@ -110,6 +110,10 @@ class SnapshotProgress:
         current = self.current
         return current if current is not None and current.tables is None else None
 
+    def has_finished(self, id_: str, channel: str, item: str) -> bool:
+        """Whether a request was taken from a channel whose position has `item`, and all its rows are emitted."""
+        return item in (self.channel(channel) or ()) and all(each.id != id_ for each in self.snapshots)
+
     def scan(self, table: str) -> TableScan | None:
         """Return the scan of a table in the current snapshot."""
         scans = (self.current.tables if self.current else None) or ()
@@ -185,12 +189,20 @@ class SnapshotProgress:
         current = self.unresolved
         if current is None or current.id != snapshot_id:
             return self, ()
-        estimates = tables if isinstance(tables, Mapping) else {}
+        estimates, keys = tables if isinstance(tables, Mapping) else {}, current.request.keys
         scans = tuple(
-            TableScan(table, _condition(current.request, table), estimate=estimates.get(table, 0))
+            TableScan(
+                table,
+                _condition(current.request, table),
+                # Rows that are read by their keys are repairs of a table of which nothing else is read.
+                scanned=bool(keys),
+                repairs=_appended((), keys),
+                estimate=len(keys) or estimates.get(table, 0),
+            )
             for table in dict.fromkeys(tables)
         )
-        started = replace(current, tables=scans)
+        # The scans have the keys now. A second copy of them would be a part of every position.
+        started = replace(current, tables=scans, request=replace(current.request, keys=()))
         reports = [started.notification(NotificationType.STARTED)]
         for name, (status, problem) in (problems or {}).items():
             reports.append(
@@ -323,7 +335,7 @@ def _snapshot_document(snapshot: Snapshot) -> list[Any]:
     tables = None
     if snapshot.tables is not None:
         tables = [_scan_document(each) for each in snapshot.tables]
-    return [
+    document = [
         request.id,
         list(request.tables),
         [list(pair) for pair in request.conditions],
@@ -332,16 +344,19 @@ def _snapshot_document(snapshot: Snapshot) -> list[Any]:
         snapshot.kind,
         tables,
     ]
+    # Earlier versions of Penstock knew no keys.
+    return [*document, list(request.keys)] if request.keys else document
 
 
 def _snapshot(document: Sequence[Any]) -> Snapshot:
-    id_, patterns, conditions, surrogate_key, chunk_rows, kind, tables = document
+    id_, patterns, conditions, surrogate_key, chunk_rows, kind, tables, *keys = document
     request = ExecuteSnapshot(
         id_,
         tuple(patterns),
         tuple((name, text) for name, text in conditions),
         tuple(surrogate_key),
         chunk_rows,
+        *map(tuple, keys),
     )
     scans = None
     if tables is not None:

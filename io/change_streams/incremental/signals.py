@@ -5,7 +5,8 @@
 A signal has an id, a type and JSON data. The types are `execute-snapshot`, `stop-snapshot`, `pause-snapshot` and
 `resume-snapshot`. Names in `data-collections` are regular expressions that must match a whole ``schema.table``.
 
-Source: Debezium documentation, "Sending signals to a Debezium connector". `chunk-size` is an addition of Penstock.
+Source: Debezium documentation, "Sending signals to a Debezium connector". `chunk-size` and `keys` are additions of
+Penstock.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 MAX_ROWS_IN_CHUNK = 1_000_000
+MAX_KEYS = 10_000
+"""Maximum number of keys in a signal: each position in the checkpoint has those that are not read yet."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 class SignalError(ValueError):
@@ -31,6 +38,7 @@ class ExecuteSnapshot:
         conditions: pairs of a table pattern and an SQL condition that rows must satisfy.
         surrogate_key: columns to order the chunks by, in place of the primary key.
         chunk_rows: rows in a chunk; 0: the source's default.
+        keys: JSON texts of primary keys in the form of the source: only rows with these keys are read. Empty: all rows.
     """
 
     id: str
@@ -38,6 +46,7 @@ class ExecuteSnapshot:
     conditions: tuple[tuple[str, str], ...] = ()
     surrogate_key: tuple[str, ...] = ()
     chunk_rows: int = 0
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,9 @@ def parse_signal(id_: str, type_: str, data: str | Mapping[str, Any] | None) -> 
                 raise SignalError(
                     'execute-snapshot needs the tables to read: {"data-collections": ["public.orders"]}'
                 )
-            return ExecuteSnapshot(id_, tables, _conditions(fields), _names(fields), _chunk_rows(fields))
+            return ExecuteSnapshot(
+                id_, tables, _conditions(fields), _names(fields), _chunk_rows(fields), _keys(fields, tables)
+            )
         case "stop-snapshot":
             return StopSnapshot(id_, _patterns(fields.get("data-collections")))
         case "pause-snapshot":
@@ -164,3 +175,27 @@ def _chunk_rows(fields: Mapping[str, Any]) -> int:
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_ROWS_IN_CHUNK:
         raise SignalError(f"chunk-size must be a whole number from 1 to {MAX_ROWS_IN_CHUNK:,}")
     return size
+
+
+def _keys(fields: Mapping[str, Any], tables: Sequence[str]) -> tuple[str, ...]:
+    if "keys" not in fields:
+        return ()
+    keys = fields["keys"]
+    # An empty list must not mean the whole table.
+    if not isinstance(keys, list) or not 0 < len(keys) <= MAX_KEYS or not all(map(_is_key, keys)):
+        raise SignalError(
+            f"keys must be a list of 1 to {MAX_KEYS:,} keys: lists of the values of the primary key as texts "
+            '(PostgreSQL: [["17"], ["4"]]), or objects of them (Spanner: [{"Id": "17"}])'
+        )
+    if len(tables) != 1:
+        raise SignalError("keys need exactly one table in data-collections")
+    return tuple(dict.fromkeys(_encode(key).decode() for key in keys))
+
+
+def _is_key(key: Any) -> bool:
+    values = key.values() if isinstance(key, dict) else key
+    return (
+        isinstance(key, list | dict)
+        and bool(key)
+        and not any(isinstance(value, list | dict) for value in values)
+    )

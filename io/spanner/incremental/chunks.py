@@ -67,9 +67,20 @@ def key_range(table: Table, request: ChunkRequest) -> KeyRange:
 
 
 def key_values(table: Table, keys: str) -> str:
-    """Return the key of a mod as a JSON array in the order of the primary key."""
+    """Return the key of a mod as a JSON array in the order of the primary key.
+
+    Raises:
+        SetupError: it does not have the columns of the primary key.
+    """
     values = _parsed(keys)
-    return json.dumps([values[name] for name in table.columns[: table.key_size]])
+    try:
+        return json.dumps([values[name] for name in table.columns[: table.key_size]])
+    except (KeyError, TypeError):
+        # Keys of a signal, which a person may have written.
+        names = ", ".join(table.columns[: table.key_size])
+        raise SetupError(
+            f"table {table.name}: a key in a signal must be an object with the columns {names}"
+        ) from None
 
 
 def chunk_rows(record: DataChangeRecord, order: Sequence[str] = ()) -> list[ChunkRow]:

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.common import is_job_file, refuse, remote_job
+from penstock.cli.common import build, is_job_file, refuse, remote_job
 from penstock.cli.configuration import ConfigurationError
 from penstock.cli.resolve import resolve
+from penstock.cli.row_requests import NotReadError, RowRequests, signal_folder
 from penstock.cli.span import Span
 from penstock.errors import PenstockError, UsageError
 from penstock.launch.reporter import ignore_import_warnings
 from penstock.launch.run import ExitCode
 from penstock.telemetry.status import span
 from penstock.timestamps import EPOCH
-from penstock.verify.rounds import Finding
+from penstock.verify.rounds import Finding, Kind
 
 if TYPE_CHECKING:
     from penstock.verify.job import TableResult
@@ -60,12 +61,17 @@ class _NotCompleteError(Exception):
     help="Differences of a table after which the rest of it is not looked at.",
 )
 @click.option(
+    "--repair",
+    is_flag=True,
+    help="Have the job read the rows that differ again, and compare them again. The job needs a signal_folder.",
+)
+@click.option(
     "--timeout",
     metavar="SPAN",
     type=Span(),
     default="10m",
     show_default=True,
-    help="Exit with 4 if the target is not complete after this time (90s, 10m).",
+    help="Exit with 4 if the target is not complete, or rows are not read again, after this time (90s, 10m).",
 )
 @click.option("--show-values", is_flag=True, help="Show keys and values of rows that differ.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
@@ -74,6 +80,7 @@ def verify(
     sets: Sequence[str],
     tables: Sequence[str],
     limit: int,
+    repair: bool,
     timeout: float,
     show_values: bool,
     json_: bool,
@@ -83,8 +90,11 @@ def verify(
     The job goes on, and rows may change: a change that is on its way is not a difference. Nothing is locked or
     stopped. For PostgreSQL and Spanner to PostgreSQL, Delta and Iceberg tables with mode=current.
 
-    Exits with 0 if all rows are equal, with 1 if there are differences, and with 4 if rows changed all the time or the
-    target did not become complete.
+    With --repair the job reads the rows that differ again, in an incremental snapshot, and writes them to the target.
+    A row that only the target has is not repaired.
+
+    Exits with 0 if all rows are equal, if wanted after a repair, with 1 if there are differences, and with 4 if rows
+    changed all the time or the target did not become complete.
     """
     if not is_job_file(job):
         refuse(f"{job} is not a job file: the command needs one, because it reads source and target")
@@ -100,12 +110,18 @@ def verify(
         check_job(template.source, template.sink, configuration.parameters)
         remote = remote_job(job)
         wait = _Wait(remote, timeout)
+        read_again = None
+        if repair:
+            folder = signal_folder(job, configuration.parameters)
+            pipeline = build(configuration, to_run=False)
+            read_again = RowRequests(remote, pipeline, folder, timeout, progress.waiting)
+            read_again.check()
         with ExitStack() as stack:
             comparison = prepared(
                 template.source, template.sink, configuration.parameters, remote.name, tables, stack
             )
             wait.check()
-            for result in comparison.results(wait, progress, limit=limit):
+            for result in comparison.results(wait, progress, limit=limit, read_again=read_again):
                 progress.clear()
                 results.append(result)
                 if not json_:
@@ -113,7 +129,7 @@ def verify(
     except (UsageError, ConfigurationError) as error:
         progress.clear()
         refuse(error)
-    except _NotCompleteError as error:
+    except (_NotCompleteError, NotReadError) as error:
         progress.clear()
         click.echo(f"Error: {error}", err=True)
         sys.exit(ExitCode.FAILED)
@@ -164,15 +180,23 @@ class _Wait:
 
 
 class _Progress:
-    """Shows on a terminal how many rows were read."""
+    """Shows on a terminal how many rows were read, and how many are waited for."""
 
     def __init__(self) -> None:
         self._shown, self._at = sys.stderr.isatty(), 0.0
 
     def __call__(self, table: str, rows: int) -> None:
-        if self._shown and time.monotonic() - self._at > 0.2:
+        if time.monotonic() - self._at > 0.2:
             self._at = time.monotonic()
-            click.echo(f"\r\x1b[K{table}: {rows:,} rows read", err=True, nl=False)
+            self._show(f"{table}: {rows:,} rows read")
+
+    def waiting(self, table: str, rows: int) -> None:
+        """Say that the job is to read rows again."""
+        self._show(f"{table}: waiting until the job has read {_counted(rows, 'row')} again")
+
+    def _show(self, text: str) -> None:
+        if self._shown:
+            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
 
     def clear(self) -> None:
         """Remove the line."""
@@ -185,14 +209,28 @@ def _print(result: TableResult, show_values: bool) -> None:
     if result.no_table:
         click.echo(f"{name}: the target has no such table, and the source has rows")
         return
-    more = " or more" if result.stopped else ""
     count = len(result.differences)
-    outcome = (
-        "equal" if not count else "1 difference" if count == 1 and not more else f"{count}{more} differences"
-    )
+    outcome = "equal" if not count else _counted(count, "difference")
+    if result.stopped:
+        outcome = f"{count} or more differences"
+    if result.remaining is not None:
+        outcome += f", {len(result.repaired)} repaired"
     click.echo(f"{name}: {result.rows:,} rows, {outcome}")
+    repaired = {each.key for each in result.repaired}
     for finding in result.differences:
-        click.echo(f"  {finding.kind:<9}  {_key(finding.key, show_values)}{_columns(finding, show_values)}")
+        state = "repaired  " if finding.key in repaired else ""
+        key = _key(finding.key, show_values)
+        click.echo(f"  {finding.kind:<9}  {state}{key}{_columns(finding, show_values)}")
+    if extra := [each for each in result.remaining or () if each.kind is Kind.EXTRA]:
+        click.echo(
+            f"  not repaired: {_counted(len(extra), 'row')} that only the target has. Delete them there"
+        )
+    if others := len(result.remaining or ()) - len(extra):
+        click.echo(
+            f"  still different: {_counted(others, 'row')}. The page on verify says what a snapshot cannot repair"
+        )
+    if result.stopped and result.remaining is not None:
+        click.echo("  The rest of the table was not looked at: repair again, or with more --rows")
     if result.changing:
         click.echo(
             f"  not known: {len(result.changing):,}. These rows changed each time they were compared. Compare again "
@@ -200,6 +238,10 @@ def _print(result: TableResult, show_values: bool) -> None:
         )
     if result.left_out:
         click.echo(f"  not compared: columns that the target does not have: {', '.join(result.left_out)}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _columns(finding: Finding, show_values: bool) -> str:
@@ -228,12 +270,19 @@ def _as_json(result: TableResult, show_values: bool) -> dict[str, Any]:
         columns = [column._asdict() if show_values else {"column": column.column} for column in each.columns]
         return {**shown, "columns": columns}
 
+    repair: dict[str, Any] = {}
+    if result.remaining is not None:
+        repair = {
+            "repaired": [finding(each) for each in result.repaired],
+            "not_repaired": [finding(each) for each in result.remaining],
+        }
     return {
         "table": result.table,
         "target": result.target,
         "rows": result.rows,
         "equal": result.is_equal,
         "differences": [finding(each) for each in result.differences],
+        **repair,
         "more_differences": result.stopped,
         "changing": [_key(key, show_values) for key in result.changing],
         "columns_not_compared": list(result.left_out),

@@ -34,6 +34,12 @@ _WHY_NO_TARGET = (
     "it has no current rows that can be read by their keys: only PostgreSQL, Delta and Iceberg have them"
 )
 
+_KEYS_IN_REQUEST = 1_000
+"""Rows that are read again at once: their keys are a part of the source's checkpoint until they are read."""
+
+ReadAgain = Callable[[str, Sequence[str]], None]
+"""Gets the name of a table, and keys as `ChunkRequest.keys` has them; returns when the pipeline has read these rows."""
+
 Progress = Callable[[str, int], None]
 """Gets the name of a table, and how many rows were read on both sides."""
 
@@ -44,6 +50,7 @@ class TableResult:
 
     - `rows`: of the source. `left_out`: columns that the target does not have, which were not compared.
     - `stopped`: there were more differences than wanted, and the rest was not looked at.
+    - `remaining`: the differences after a repair; None: nothing was repaired. `changing` has rows of it too.
     """
 
     table: str
@@ -55,11 +62,21 @@ class TableResult:
     stopped: bool = False
     no_table: bool = False
     """The target does not have the table, and the source has rows."""
+    remaining: list[Finding] | None = None
 
     @property
     def is_equal(self) -> bool:
-        """Whether no difference was found."""
-        return not (self.differences or self.no_table)
+        """Whether there is no difference now."""
+        differences = self.differences if self.remaining is None else self.remaining
+        return not (differences or self.no_table or self.stopped)
+
+    @property
+    def repaired(self) -> list[Finding]:
+        """The differences that a repair has removed."""
+        if self.remaining is None:
+            return []
+        others = {*self.changing, *(each.key for each in self.remaining)}
+        return [each for each in self.differences if each.key not in others]
 
 
 class _Table(NamedTuple):
@@ -79,15 +96,26 @@ class Comparison:
     tombstone_seconds: float
 
     def results(
-        self, wait: Wait, progress: Progress, *, limit: int, rounds: int = ROUNDS
+        self,
+        wait: Wait,
+        progress: Progress,
+        *,
+        limit: int,
+        rounds: int = ROUNDS,
+        read_again: ReadAgain | None = None,
     ) -> Iterator[TableResult]:
         """Yield the result of each table. At most `limit` differences of a table are looked for.
+
+        `read_again`: has rows that differ written again, which are then compared again.
 
         Raises:
             PenstockError: a service refused to answer.
         """
         for table in self.tables:
-            yield self._result(table, wait, progress, limit, rounds)
+            result = self._result(table, wait, progress, limit, rounds)
+            if read_again is not None and result.differences:
+                self._repair(result, table, wait, read_again, rounds)
+            yield result
 
     def _result(self, table: _Table, wait: Wait, progress: Progress, limit: int, rounds: int) -> TableResult:
         source, target = table.source, table.target
@@ -121,7 +149,17 @@ class Comparison:
     def _recheck(
         self, result: TableResult, suspects: Iterator[str], table: _Table, wait: Wait, limit: int, rounds: int
     ) -> None:
-        found = findings(
+        for finding in self._findings(suspects, table, wait, rounds):
+            if finding.kind is Kind.CHANGING:
+                result.changing.append(finding.key)
+            elif len(result.differences) < limit:
+                result.differences.append(finding)
+            else:
+                result.stopped = True
+                return
+
+    def _findings(self, suspects: Iterator[str], table: _Table, wait: Wait, rounds: int) -> Iterator[Finding]:
+        return findings(
             suspects,
             table.source,
             table.target,
@@ -130,14 +168,21 @@ class Comparison:
             tombstone_seconds=self.tombstone_seconds,
             clock=time.monotonic,
         )
-        for finding in found:
+
+    def _repair(
+        self, result: TableResult, table: _Table, wait: Wait, read_again: ReadAgain, rounds: int
+    ) -> None:
+        # A row that the source does not have cannot be read again.
+        keys = [each.key for each in result.differences if each.kind is not Kind.EXTRA]
+        for start in range(0, len(keys), _KEYS_IN_REQUEST):
+            read_again(result.table, table.source.request_keys(keys[start : start + _KEYS_IN_REQUEST]))
+        result.remaining = []
+        suspects = (each.key for each in result.differences)
+        for finding in self._findings(suspects, table, wait, rounds):
             if finding.kind is Kind.CHANGING:
                 result.changing.append(finding.key)
-            elif len(result.differences) < limit:
-                result.differences.append(finding)
             else:
-                result.stopped = True
-                return
+                result.remaining.append(finding)
 
 
 def check_job(source: str, sink: str, parameters: Mapping[str, Any]) -> None:

@@ -73,11 +73,15 @@ class SourceTable:
         rows: dict[str, SourceRow] = {}
         for start in range(0, len(keys), _KEYS_IN_CHUNK):
             part = keys[start : start + _KEYS_IN_CHUNK]
-            names = tuple(name for key in part if (name := self._request_key(key)))
+            names = tuple(self.request_keys(part))
             # Without a name no row has the key. Any read tells a snapshot.
             _, found, snapshot = self._read(keys=names)
             rows |= {key: SourceRow(found.get(key), snapshot) for key in part}
         return rows
+
+    def request_keys(self, keys: Sequence[str]) -> list[str]:
+        """Return keys as `ChunkRequest.keys` has them, without those that no row of the source can have."""
+        return [name for key in keys if (name := self._request_key(key))]
 
     def _request_key(self, key: str) -> str:
         try:

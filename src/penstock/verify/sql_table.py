@@ -6,7 +6,7 @@ compared as the server writes their values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,7 +79,7 @@ class SqlTable:
         with TargetErrors(self.target.name), self.session.cursor() as cursor, cursor.copy(query) as copy:
             for texts in copy.rows():
                 row = {
-                    name: None if text is None else read(text)
+                    name: None if text is None else _value(read, text)
                     for name, read, text in zip(names, readers, texts, strict=True)
                 }
                 part.append(self._fingerprint(row))
@@ -161,6 +161,14 @@ class SqlTable:
             self._schema, {column.name: row[column.name] for column in self._schema.key_columns}
         )
         return key_text(key), row_digest(row.get(name) for name in self._names[len(key) :])
+
+
+def _value(read: Callable[[str], Any], text: str) -> Any:
+    """Return a value; the text itself if it is none of the source's type, because the target's column has another."""
+    try:
+        return read(text)
+    except (ValueError, ArithmeticError):
+        return text
 
 
 def _version(text: str) -> Version | None:

@@ -43,10 +43,10 @@ def verify(job: Path, *options: str) -> tuple[int, Any, str]:
     return done.returncode, json.loads(done.stdout or "null"), done.stderr
 
 
-def found(results: Any) -> set[tuple[str, str, tuple[str, ...]]]:
-    """Return the differences: table, kind with key, columns."""
+def found(results: Any, field: str = "differences") -> set[tuple[str, str, tuple[str, ...]]]:
+    """Return the differences, or those of another field of a result: table, kind with key, columns."""
     return {
         (each["table"], f"{one['kind']} {one['key']}", tuple(column["column"] for column in one["columns"]))
         for each in results or ()
-        for one in each["differences"]
+        for one in each.get(field, ())
     }

@@ -73,6 +73,7 @@ def filled(database: Database) -> Database:
 def job_of(database: Database, folder: Path, sink: str) -> Path:
     """Write the job of a sink whose target is empty."""
     source = {"dsn": database.dsn, "publication": database.publication, "slot": database.slot}
+    source["signal_folder"] = str(folder / "signals")
     target: dict[str, Any] = {
         "postgresql": {"target_dsn": database.dsn, "target_schema": "replica"},
         "delta": {"uri": f"{folder}/lake/{{table}}"},
@@ -195,6 +196,11 @@ def test_planted_faults_are_found_and_none_is_invented_while_rows_change(
         PLANT[sink](database, tmp_path)
         code, results, messages = verify(job, "--show-values")
         assert (code, found(results)) == (1, PLANTED), (results, messages)
+        extra = {each for each in PLANTED if each[1].startswith("extra")}
+        code, results, messages = verify(job, "--show-values", "--repair")
+        assert (code, found(results)) == (1, PLANTED), (results, messages)
+        assert found(results, "repaired") == PLANTED - extra, (results, messages)
+        assert found(results, "not_repaired") == extra, (results, messages)
         database.execute("truncate lines", "insert into lines values (1, 'new')")
         code, results, messages = verify(job, "--table", "lines")
         assert (code, results[0]["rows"]) == (0, 1), (results, messages)

@@ -80,20 +80,20 @@ def writing(database: Any) -> Iterator[None]:
 
 def test_planted_faults_in_delta_are_found_and_none_is_invented(spanner: Any, tmp_path: Path) -> None:
     parameters = dict(zip(("project", "instance", "database"), NAMES, strict=True)) | {"change_stream": "All"}
-    job = job_file(tmp_path, "spanner-to-delta", **parameters, uri=f"{tmp_path}/lake/{{table}}")
+    parameters |= {"uri": f"{tmp_path}/lake/{{table}}", "signal_folder": str(tmp_path / "signals")}
+    job = job_file(tmp_path, "spanner-to-delta", **parameters)
     with running(job), writing(spanner):
         code, results, messages = verify(job, "--timeout", "3m")
         assert (code, found(results)) == (0, set()), (results, messages)
         plant(f"{tmp_path}/lake/Orders")
-        code, results, messages = verify(job, "--show-values")
-    assert (code, found(results)) == (
-        1,
-        {
-            ("Orders", 'missing ["a",3]', ()),
-            ("Orders", 'different ["a",4]', ("Tags",)),
-            ("Orders", 'extra ["b",5]', ()),
-        },
-    ), (results, messages)
+        code, results, messages = verify(job, "--show-values", "--repair", "--timeout", "3m")
+    repaired = {("Orders", 'missing ["a",3]', ()), ("Orders", 'different ["a",4]', ("Tags",))}
+    extra = {("Orders", 'extra ["b",5]', ())}
+    assert (code, found(results)) == (1, repaired | extra), (results, messages)
+    assert (found(results, "repaired"), found(results, "not_repaired")) == (repaired, extra), (
+        results,
+        messages,
+    )
 
 
 def plant(uri: str) -> None:

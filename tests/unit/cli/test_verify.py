@@ -39,9 +39,16 @@ class Remote:
     name = "job"
     done = False
     has_record = True
+    note: Any = None
 
     def last(self) -> Any:
-        return SimpleNamespace(state=SimpleNamespace(done=self.done)) if self.has_record else None
+        state = SimpleNamespace(done=self.done, draining=False)
+        return SimpleNamespace(state=state, generation=1, committed_us=4e15) if self.has_record else None
+
+    def started(self, generation: int) -> None: ...
+
+    def ended(self, generation: int) -> Any:
+        return self.note
 
     def wait_until_complete(self, until: datetime, *, sinks: Any, seconds: float, on_look: Any) -> bool:
         on_look({"Write/Publish": datetime(2026, 1, 31, 12, tzinfo=UTC)})
@@ -58,11 +65,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run_(
         results: list[TableResult], *options: str, until_ns: int = 0, remote: Any = None, **more: Any
     ) -> Any:
-        def compare(wait: Any, progress: Any, *, limit: int) -> Any:
+        def compare(wait: Any, progress: Any, *, limit: int, read_again: Any) -> Any:
+            assert (read_again is not None) == ("--repair" in options)
             wait(until_ns)
             return iter(results)
 
         monkeypatch.setattr(command, "remote_job", lambda job: remote or Remote())
+        monkeypatch.setattr(command, "build", lambda configuration, *, to_run: "pipeline")
         monkeypatch.setattr(verify_job, "prepared", lambda *arguments: SimpleNamespace(results=compare))
         file = tmp_path / "job.yaml"
         parameters = JOB["parameters"] | more.pop("parameters", {})
@@ -124,6 +133,37 @@ def test_a_target_that_does_not_become_complete_exits_with_4_and_says_until_when
     result = run([], until_ns=1_800_000_000_000_000_000)
     assert result.exit_code == 4
     assert "it is until 2026-01-31T12:00:00" in result.stderr
+
+
+def test_a_repair_says_what_it_has_repaired_and_what_not(run: Run, tmp_path: Path) -> None:
+    parameters = {"signal_folder": str(tmp_path)}
+    result = table(MISSING, DIFFERENT, Finding(Kind.EXTRA, "[5]"))
+    result.remaining = [DIFFERENT, Finding(Kind.EXTRA, "[5]")]
+    shown = run([result], "--repair", "--show-values", parameters=parameters)
+    assert shown.exit_code == 1
+    assert "10 rows, 3 differences, 1 repaired\n" in shown.stdout
+    assert 'missing    repaired  ["Ada"]\n' in shown.stdout
+    assert "different  [4]\n" in shown.stdout
+    assert "not repaired: 1 row that only the target has. Delete them there" in shown.stdout
+    assert "still different: 1 row." in shown.stdout
+    (found,) = json.loads(run([result], "--repair", "--json", parameters=parameters).stdout)
+    assert [each["kind"] for each in found["repaired"]] == ["missing"]
+    assert [each["kind"] for each in found["not_repaired"]] == ["different", "extra"]
+
+
+def test_a_repair_of_all_differences_exits_with_0(run: Run, tmp_path: Path) -> None:
+    result = table(MISSING)
+    result.remaining = []
+    assert run([result], "--repair", parameters={"signal_folder": str(tmp_path)}).exit_code == 0
+
+
+def test_a_repair_needs_a_job_that_runs_and_takes_requests(run: Run, tmp_path: Path) -> None:
+    result = run([], "--repair")
+    assert (result.exit_code, "has no signal_folder" in result.stderr) == (2, True)
+    remote = Remote()
+    remote.note = SimpleNamespace(state="stopped", reason="")
+    result = run([], "--repair", remote=remote, parameters={"signal_folder": str(tmp_path)})
+    assert (result.exit_code, "the job does not run" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
