@@ -80,7 +80,10 @@ class ChunkReader:
             UnreachableError: ask again later.
             ChangeStreamError: the service refused it; the message says what to do.
         """
-        timestamp = max([self._now(), *request.after])
+        return self.read_at(request, max([self._now(), *request.after]))
+
+    def read_at(self, request: ChunkRequest, timestamp: int) -> Chunk:
+        """Return a chunk as of a time, in nanoseconds. Raises as `read` does, also if the time is too long ago."""
         table = self._table(request.table, timestamp)
         if chunks.is_query(request):
             found, restarted = self._queried(table, request, timestamp)

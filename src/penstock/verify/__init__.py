@@ -40,5 +40,10 @@ A row without a version of Penstock was not written by a change, so it is compar
 **What is assumed.** The clock of a PostgreSQL server is not set back, because T is a commit time. A commit becomes
 visible within `tombstone_seconds`. Spanner gives both by its commit timestamps.
 
-**What is not decided.** A row that changes in every round. It is reported as changing, and is not a difference.
+**A row that changes in every round.** Spanner reads the past: right after the commit v, the source has exactly the
+changes up to v. So the source is read at v, and the target's row is looked at again. If it still has the version v, the
+two must be equal. This takes milliseconds and not the time until the target is complete.
+
+**What is not decided.** A row that changes in every round, in PostgreSQL, or so fast that its version is another one
+each time. It is reported as changing, and is not a difference.
 """

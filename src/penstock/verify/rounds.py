@@ -97,6 +97,9 @@ class Source(Protocol):
     def rows(self, keys: Sequence[str]) -> Mapping[str, SourceRow]:
         """Return what it has of each of these keys now."""
 
+    def rows_at(self, versions: Mapping[str, Version]) -> Mapping[str, SourceRow]:
+        """Return what it had of each key right after the change with a version; nothing if it cannot read the past."""
+
 
 class Target(Protocol):
     """One table of the target."""
@@ -181,8 +184,32 @@ def findings(
             elif is_real(row.snapshot, stored, suspect.version, look.truncated, tombstones_kept=kept):
                 del pending[key]
                 yield Finding(kind, key, stored.columns if stored and kind is Kind.DIFFERENT else ())
-            elif suspect.rounds >= rounds:
-                del pending[key]
-                yield Finding(Kind.CHANGING, key)
             else:
                 suspect.version = stored.version if stored else None
+        ended = {key: suspect.version for key, suspect in pending.items() if suspect.rounds >= rounds}
+        pending = {key: suspect for key, suspect in pending.items() if key not in ended}
+        yield from _as_of_versions(ended, source, target, rounds)
+
+
+def _as_of_versions(
+    versions: dict[str, Version | None], source: Source, target: Target, attempts: int
+) -> Iterator[Finding]:
+    """Compare each row of the target with the source as of the row's own version, which needs no wait.
+
+    It is decided if the target's row has still this version when it is looked at. The others are changing.
+    """
+    for _ in range(attempts):
+        rows = source.rows_at({key: version for key, version in versions.items() if version is not None})
+        if not rows:
+            break
+        look = target.look({key: row.event for key, row in rows.items()})
+        for key, row in rows.items():
+            stored = look.rows.get(key)
+            if stored is None or stored.version != versions[key]:
+                versions[key] = stored.version if stored else None
+                continue
+            del versions[key]
+            if kind := difference(row, stored):
+                yield Finding(kind, key, stored.columns if kind is Kind.DIFFERENT else ())
+    for key in versions:
+        yield Finding(Kind.CHANGING, key)

@@ -41,6 +41,16 @@ class System(Protocol):
     def request_key(self, schema: TableSchema, values: Sequence[Any]) -> str:
         """Return a key as `ChunkRequest.keys` has it."""
 
+    def read_at(self, reader: Any, request: ChunkRequest, version: Version) -> Chunk | None:
+        """Read rows as of the change with a version; None: the source cannot read the past."""
+
+
+def _by_version(versions: Mapping[str, Version]) -> dict[Version, list[str]]:
+    keys: dict[Version, list[str]] = {}
+    for key, version in versions.items():
+        keys.setdefault(version, []).append(key)
+    return keys
+
 
 @dataclass(slots=True)
 class SourceTable:
@@ -77,6 +87,18 @@ class SourceTable:
             # Without a name no row has the key. Any read tells a snapshot.
             _, found, snapshot = self._read(keys=names)
             rows |= {key: SourceRow(found.get(key), snapshot) for key in part}
+        return rows
+
+    def rows_at(self, versions: Mapping[str, Version]) -> Mapping[str, SourceRow]:
+        """See `penstock.verify.rounds.Source`."""
+        rows: dict[str, SourceRow] = {}
+        for version, keys in _by_version(versions).items():
+            request = ChunkRequest(0, self.name, "", (), CHUNK_ROWS, keys=tuple(self.request_keys(keys)))
+            if (chunk := self.system.read_at(self.reader, request, version)) is None:
+                return {}
+            found = dict(self._events(self.system.records(chunk)))
+            snapshot = self.system.snapshot(chunk, self.reader)
+            rows |= {key: SourceRow(found.get(key), snapshot) for key in keys}
         return rows
 
     def request_keys(self, keys: Sequence[str]) -> list[str]:
@@ -135,6 +157,9 @@ class PostgresSystem:
         pairs = zip(schema.key_columns, values, strict=True)
         return key_name([text_writer(column.type, "")(value) for column, value in pairs])
 
+    def read_at(self, reader: Any, request: ChunkRequest, version: Version) -> Chunk | None:
+        return None
+
 
 class SpannerSystem:
     """Snapshots are timestamps, and a version is the commit timestamp, or the time at which a row was read."""
@@ -152,3 +177,8 @@ class SpannerSystem:
 
         pairs = zip(schema.key_columns, values, strict=True)
         return json.dumps({column.name: spanner_value(column.type, value) for column, value in pairs})
+
+    def read_at(self, reader: Any, request: ChunkRequest, version: Version) -> Chunk | None:
+        # All changes of one commit have its timestamp, so a read at this time has exactly those up to the version.
+        chunk: Chunk = reader.read_at(request, version.order)
+        return chunk

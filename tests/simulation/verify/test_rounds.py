@@ -186,6 +186,9 @@ class Source:
                 found[key] = SourceRow(event, snapshot)
         return found
 
+    def rows_at(self, versions: Mapping[str, Version]) -> Mapping[str, SourceRow]:
+        return {}
+
 
 @dataclass
 class Target:

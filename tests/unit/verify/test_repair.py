@@ -32,6 +32,9 @@ class Rows:
         event = event_of(SCHEMA, Op.READ, after={"id": 1, "value": 2})
         return {key: SourceRow(None if key == "[0]" else event, snapshot) for key in keys}
 
+    def rows_at(self, versions: Mapping[str, Version]) -> Mapping[str, SourceRow]:
+        return {}
+
     def request_keys(self, keys: Sequence[str]) -> list[str]:
         return list(keys)
 
