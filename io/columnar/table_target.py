@@ -201,6 +201,7 @@ class EpochTableTarget(ABC):
         if self.mode != "log" and self._keys.are_new(name, before, events.events, commit.read_keys):
             commit = replace(commit, are_new=True)
         self._write_events(commit, events)
+        commit.maintain()
         # If another writer committed too, the table has another snapshot, and the keys are read again.
         self._keys.committed(name, commit.committed(before))
 
@@ -287,6 +288,10 @@ class TableCommit(ABC):
         self, rows: list[StoredRow], after: TableSchema, change: SchemaChange, source: Source
     ) -> None:
         """Replace the versions of `rows`, each of one key."""
+
+    @abstractmethod
+    def maintain(self) -> None:
+        """Keep the table fast to read and to search, after the commit. Its rows stay the same."""
 
     @property
     def compares_versions(self) -> bool:

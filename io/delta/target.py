@@ -381,6 +381,9 @@ class _Commit(LogCommit):
         merge = self._merge(written, change, on, self.properties())
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
+    def maintain(self) -> None:
+        """Nothing to do: each commit writes whole files, and `OPTIMIZE` does not disturb the sink."""
+
     def _merge(self, rows: pa.Table, change: SchemaChange, on: str, properties: Any) -> Any:
         return self.table.merge(
             rows,

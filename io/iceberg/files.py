@@ -5,7 +5,7 @@ They are written and read with pyiceberg's own file system of the table, so with
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +54,7 @@ class IcebergFiles(TableFiles):
         shape = with_field_ids(rows.schema, schema)
         if shape is None and (schema := self._schema_with(rows.schema)) is not None:
             shape = with_field_ids(rows.schema, schema)
-        codec = properties.get(_CODEC, "zstd").replace("uncompressed", "none")
+        codec = codec_of(properties)
         # Iceberg's form of decimals of up to 18 digits.
         content = parquet_file([rows], shape or rows.schema, codec, store_decimal_as_integer=True)
         uuid = str(self.table.metadata.table_uuid)
@@ -107,3 +107,8 @@ class FilesOfIo:
             # Deleted already, by an earlier try.
             with suppress(FileNotFoundError):
                 self.io.delete(name)
+
+
+def codec_of(properties: Mapping[str, str]) -> str:
+    """Return the compression of the Parquet files of a table with some properties, as pyarrow names it."""
+    return properties.get(_CODEC, "zstd").replace("uncompressed", "none")

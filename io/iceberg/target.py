@@ -12,18 +12,17 @@ creates it.
 from __future__ import annotations
 
 import threading
-import warnings
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.compat import UTC
 from penstock.datasets import Dataset
-from penstock.errors import SeveralProblemsError
+from penstock.errors import SeveralProblemsError, UsageError
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.replica import TableChanges, encode_version
 from penstock.event.schema_changes import Policy, SchemaChange, SchemaChangedError
@@ -40,19 +39,24 @@ from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.log_shape import LogShape
 from penstock.io.columnar.log_target import LogCommit, LogFilesTarget
 from penstock.io.columnar.replica import schema_change
-from penstock.io.columnar.table_rows import (
-    DELETED,
-    KEY,
-    TIMESTAMP,
-    VALID_TO,
-    VERSION,
-    Mode,
-    StoredRow,
-)
+from penstock.io.columnar.table_rows import KEY, VERSION, Mode, StoredRow
 from penstock.io.iceberg.errors import IcebergTargetError, classify_error, not_configured
 from penstock.io.iceberg.field_ids import field_ids, with_field_ids
 from penstock.io.iceberg.files import IcebergFiles
+from penstock.io.iceberg.open_file import Bounds
+from penstock.io.iceberg.row_search import (
+    MAY_CHANGE,
+    VALID,
+    Condition,
+    Match,
+    find,
+    has_one_of,
+    older_than,
+    tombstones_before,
+)
+from penstock.io.iceberg.snapshot_files import NO_POSITIONS, Positions, SnapshotFiles, joined
 from penstock.io.iceberg.statistics import entry_of, statistics_in
+from penstock.io.iceberg.upkeep import GROUP_ROWS, entries_to_rewrite, rewritten
 from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
@@ -65,6 +69,12 @@ COMPLETE = "penstock.complete."
 
 # Properties of a table that decide how it is written.
 _FORMAT, _PARQUET, _MERGE = "write.format.default", "parquet", "commit.manifest-merge.enabled"
+_GROUP = "write.parquet.row-group-limit"
+
+_MAIN = "main"
+
+_LAST_FORMAT = 2
+"""The newest version of Iceberg's format that pyiceberg 0.12 writes."""
 
 
 def unavailable_errors() -> tuple[type[Exception], ...]:
@@ -168,7 +178,7 @@ class IcebergTarget(LogFilesTarget):
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
-            return _without_repeated_commits(self._load_catalog().load_table(name))
+            return _as_written_here(self._load_catalog().load_table(name))
         except NoSuchTableError:
             return None
 
@@ -177,7 +187,7 @@ class IcebergTarget(LogFilesTarget):
         with _creating:
             catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
         shape = new_table_schema(columns, self.mode)
-        return _without_repeated_commits(catalog.create_table_if_not_exists(name, schema=shape))
+        return _as_written_here(catalog.create_table_if_not_exists(name, schema=shape))
 
     def _mark(self, table: Any, mark: Mark) -> None:
         # No property is set twice: a catalogue does not compare properties when it commits, so a driver that was paused
@@ -190,7 +200,8 @@ class IcebergTarget(LogFilesTarget):
             transaction.remove_properties(*older)
 
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> _Commit:
-        return _Commit(table, name, delivery, self.schema_changes, self.tombstone_seconds)
+        files = SnapshotFiles(table)
+        return _Commit(table, name, delivery, self.schema_changes, self.tombstone_seconds, files=files)
 
     def _files(self, name: str, table: Any) -> IcebergFiles:
         return IcebergFiles.of(table)
@@ -207,10 +218,24 @@ class IcebergTarget(LogFilesTarget):
         return {task.file.file_path.rpartition("/")[2] for task in table.scan().plan_files()}
 
 
-def _without_repeated_commits(table: Any) -> Any:
-    """Set the property only on this handle of the table: other writers keep their own setting."""
-    properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
-    table.metadata = table.metadata.model_copy(update={"properties": properties})
+def _as_written_here(table: Any) -> Any:
+    """Prepare this handle of a table for a commit. Other handles and the catalogue keep the whole metadata."""
+    metadata, current = table.metadata, table.current_snapshot()
+    held = metadata.properties
+    properties = {
+        **held,
+        "commit.retry.num-retries": "0",
+        # A search for rows has a row group of each file in memory.
+        _GROUP: str(min(GROUP_ROWS, int(held.get(_GROUP, GROUP_ROWS)))),
+    }
+    shorter = {
+        # pyiceberg 0.12 copies the metadata some twenty times for a commit, with a snapshot for each earlier commit.
+        "snapshots": [] if current is None else [current],
+        "snapshot_log": [],
+        "metadata_log": [],
+        "refs": {name: ref for name, ref in metadata.refs.items() if name == _MAIN},
+    }
+    table.metadata = metadata.model_copy(update={"properties": properties, **shorter})
     return table
 
 
@@ -239,6 +264,14 @@ def _errors(target: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Commit(LogCommit):
+    """`files` are the files of the snapshot that the commit begins at. They are read when a row is looked for."""
+
+    files: SnapshotFiles = field(kw_only=True, compare=False)
+
+    @property
+    def compares_versions(self) -> bool:
+        return True
+
     @property
     def snapshot(self) -> int | None:
         # After a commit the catalogue answers with the metadata of this commit.
@@ -287,25 +320,20 @@ class _Commit(LogCommit):
             yield rows_of_arrow(pa.Table.from_batches([part]))
 
     def rows_with(self, keys: list[str]) -> list[StoredRow]:
-        from pyiceberg.expressions import In
-
-        return self._load(In(KEY, keys)) if keys else []
+        return self._load(has_one_of(KEY, keys)) if keys else []
 
     def rows_that_may_change(self, keys: list[str]) -> list[StoredRow]:
-        from pyiceberg.expressions import And, EqualTo, In, IsNull, Or
-
-        may_change = Or(IsNull(VALID_TO), EqualTo(DELETED, True))
-        return self._load(And(may_change, In(KEY, keys))) if keys else []
+        return self._load(has_one_of(KEY, keys), MAY_CHANGE) if keys else []
 
     def valid_rows(self) -> list[StoredRow]:
-        from pyiceberg.expressions import IsNull
+        return self._load(VALID)
 
-        return self._load(IsNull(VALID_TO))
-
-    def _load(self, condition: Any) -> list[StoredRow]:
+    def _load(self, *conditions: Condition) -> list[StoredRow]:
         if self.are_new:
             return []
-        return rows_of_arrow(self.table.scan(row_filter=condition).to_arrow())
+        return [
+            row for match in find(self.files, conditions, lambda _: None) for row in rows_of_arrow(match.rows)
+        ]
 
     def alter(self, shape: LogShape, source: Source) -> None:
         from pyiceberg.exceptions import ValidationError
@@ -344,7 +372,9 @@ class _Commit(LogCommit):
             transaction.set_properties(self.properties())
 
     def append(self, rows: pa.Table) -> None:
-        self.write(rows.cast(self._requiring(rows.schema)), alters=False)
+        with self.table.transaction() as transaction:
+            transaction.append(rows.cast(self._requiring(rows.schema)), snapshot_properties=self._summary)
+            transaction.set_properties(self.properties())
 
     def _requiring(self, shape: pa.Schema) -> pa.Schema:
         """Return a schema with the columns required that the table of another program requires: so they stay."""
@@ -359,56 +389,143 @@ class _Commit(LogCommit):
         change: SchemaChange,
         source: Source,
     ) -> None:
-        from pyiceberg.expressions import AlwaysFalse, And, EqualTo, In, LessThan, Or
-
-        older = AlwaysFalse()
+        replaced, newer = self._replaced({row[KEY]: row[VERSION] for row in rows})
+        removed = [replaced]
         if changes.truncated is not None:
-            older = LessThan(VERSION, encode_version(changes.truncated))
+            removed.append(self._places(older_than(encode_version(changes.truncated))))
         forgotten = self.forget_before(changes.newest)
         if forgotten is not None:
-            before = datetime.fromtimestamp(forgotten // 1_000_000_000, UTC).isoformat()
-            older = Or(older, And(EqualTo(DELETED, True), LessThan(TIMESTAMP, before)))
-        replaced = Or(In(KEY, [row[KEY] for row in rows]), older) if rows else older
+            removed.append(self._places(tombstones_before(forgotten // 1000)))
         self.write(
-            rows_to_arrow(rows, after, source),
+            rows_to_arrow([row for row in rows if row[KEY] not in newer], after, source),
             alters=change.alters,
-            replaced=replaced,
-            truncated=changes.truncated,
-            forgotten=forgotten,
+            removed=joined(removed),
+            properties=self.properties(changes.truncated, forgotten),
         )
+
+    def _replaced(self, versions: Mapping[str, str]) -> tuple[dict[str, Positions], set[str]]:
+        """Return the places of the rows that changes replace, and the keys of rows that are not older than the change.
+
+        `versions` has the version of the change by key.
+        """
+        if self.are_new or not versions:
+            return {}, set()
+        oldest = min(versions.values())
+
+        def wanted(bounds: Bounds) -> tuple[str, ...]:
+            known = bounds(VERSION)
+            # Nearly always: all rows that were there are older than the epoch, so their versions are not read.
+            return (KEY,) if known is not None and known[1] < oldest else (KEY, VERSION)
+
+        matches = find(self.files, [has_one_of(KEY, versions)], wanted)
+        newer = {
+            row[KEY]
+            for match in matches
+            if VERSION in match.rows.column_names
+            for row in match.rows.to_pylist()
+            if row[VERSION] is not None and row[VERSION] >= versions[row[KEY]]
+        }
+        stays = pa.array(newer, pa.string())
+        return _places(
+            (match, pc.invert(pc.is_in(match.rows.column(KEY), value_set=stays))) for match in matches
+        ), newer
+
+    def _places(self, condition: Condition) -> dict[str, Positions]:
+        """Return the places of the rows that fulfil a condition."""
+        if self.are_new:
+            return {}
+        return _places((match, None) for match in find(self.files, [condition], lambda _: ()))
 
     def write_versions(
         self, rows: list[StoredRow], after: TableSchema, change: SchemaChange, source: Source
     ) -> None:
-        from pyiceberg.expressions import AlwaysFalse, And, In
-
-        # A version of another key may be in this list, but no version is used twice with one key.
-        versions = And(In(KEY, [row[KEY] for row in rows]), In(VERSION, [row[VERSION] for row in rows]))
-        replaced = versions if rows else AlwaysFalse()
-        self.write(rows_to_arrow(rows, after, source), alters=change.alters, replaced=replaced)
+        removed: dict[str, Positions] = {}
+        if rows and not self.are_new:
+            written = {(row[KEY], row[VERSION]) for row in rows}
+            conditions = [has_one_of(column, {row[column] for row in rows}) for column in (KEY, VERSION)]
+            matches = find(self.files, conditions, lambda _: (KEY, VERSION))
+            # A version of another key may be among those that match, but no version is used twice with one key.
+            removed = _places(
+                (match, pa.array([(row[KEY], row[VERSION]) in written for row in match.rows.to_pylist()]))
+                for match in matches
+            )
+        self.write(
+            rows_to_arrow(rows, after, source),
+            alters=change.alters,
+            removed=removed,
+            properties=self.properties(),
+        )
 
     def write(
-        self,
-        rows: pa.Table,
-        *,
-        alters: bool,
-        replaced: Any = None,
-        truncated: Version | None = None,
-        forgotten: int | None = None,
+        self, rows: pa.Table, *, alters: bool, removed: Mapping[str, Positions], properties: Mapping[str, str]
     ) -> None:
-        """Commit rows, in place of those that `replaced` selects, with the ledger and the columns of `rows`."""
+        """Commit rows in place of those at `removed`, which has positions by file, with `properties`.
+
+        If `alters`, the table gets the columns of `rows`.
+        """
+        from penstock.io.iceberg.row_delta import FORMAT_WITH_DELETES, RowDelta, remove_rows
+
+        version = self.table.metadata.format_version
+        if version > _LAST_FORMAT:
+            raise UsageError(
+                f"the Iceberg table {self.name} has version {version} of Iceberg's format, and pyiceberg writes up to "
+                f"{_LAST_FORMAT}. Give the sink another table, or make it again with the property format-version=2"
+            )
         with self.table.transaction() as transaction:
             if alters:
                 with transaction.update_schema() as update:
                     # Columns are matched by name: Iceberg gives them ids, which a file does not know.
                     update.union_by_name(rows.schema)
-            # No row has one of the keys: nothing is to be replaced.
-            if replaced is not None and not self.are_new:
-                with warnings.catch_warnings():
-                    # pyiceberg warns if all keys are new.
-                    warnings.filterwarnings("ignore", "Delete operation did not match", UserWarning)
-                    transaction.delete(replaced)
-            # An epoch that only removes rows has nothing to append.
-            if rows.num_rows:
-                transaction.append(rows, snapshot_properties=self._summary)
-            transaction.set_properties(self.properties(truncated, forgotten))
+            if removed:
+                transaction.upgrade_table_version(FORMAT_WITH_DELETES)
+            # An epoch that changes nothing has no snapshot, only the ledger.
+            if rows.num_rows or removed:
+                with RowDelta(transaction, self.files, self._summary) as delta:
+                    for file in _data_files(transaction, rows):
+                        delta.append_data_file(file)
+                    remove_rows(delta, self.files, removed)
+            transaction.set_properties(dict(properties))
+
+    def maintain(self) -> None:
+        # The files before the commit decide whether there is something to do, because they are read already.
+        if not entries_to_rewrite(self.files):
+            return
+        from pyiceberg.table.snapshots import Operation
+
+        from penstock.io.iceberg.row_delta import RowDelta, remove_rows
+
+        files = SnapshotFiles(_as_written_here(self.table))
+        chosen = entries_to_rewrite(files)
+        if not chosen:
+            return
+        with (
+            self.table.transaction() as transaction,
+            RowDelta(transaction, files, {}, Operation.REPLACE) as delta,
+        ):
+            for file in rewritten(files, chosen):
+                delta.append_data_file(file)
+            for file in chosen:
+                delta.delete_data_file(file)
+            remove_rows(delta, files, NO_POSITIONS)
+
+
+def _places(matches: Iterable[tuple[Match, Any]]) -> dict[str, Positions]:
+    """Return the positions by file: of each match the rows of its mask, or all if it has none."""
+    return joined(
+        {match.path: match.positions if mask is None else match.positions[np.asarray(mask)]}
+        for match, mask in matches
+    )
+
+
+def _data_files(transaction: Any, rows: pa.Table) -> Iterator[Any]:
+    """Write rows to data files, as pyiceberg's own append does, and yield their entries."""
+    from pyiceberg.io.pyarrow import _check_pyarrow_schema_compatible, _dataframe_to_data_files
+
+    if not rows.num_rows:
+        return
+    metadata = transaction.table_metadata
+    _check_pyarrow_schema_compatible(metadata.schema(), rows.schema, format_version=metadata.format_version)
+    # Private in pyiceberg 0.12: its public append makes a snapshot by itself.
+    for file in _dataframe_to_data_files(metadata, rows, transaction._table.io):
+        file.spec_id = metadata.default_spec_id
+        yield file

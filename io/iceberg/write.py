@@ -22,7 +22,8 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
         events | WriteToIceberg("shop.{table}", catalog="prod", mode="current")
 
     Modes, their columns and the rules for versions, deletes and keys: see `WriteToDelta`. Rows are
-    replaced by copy-on-write. The table and its namespace are created when the first event comes.
+    replaced by position deletes, and the sink merges small files. The table and its namespace are created when the
+    first event comes.
 
     In the mode ``log`` the workers need the catalogue too: its configuration, its credentials and pyiceberg.
 
@@ -32,8 +33,8 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
     commit. Two drivers, or other writers of the table, change nothing about that.
     Watermark: each event holds it until its commit.
     State: the events of the last `roll_seconds`. In the mode ``log`` the tasks create the tables and write files, and
-    the driver commits their names. In the others it keeps eight bytes for each key of a table, while rows of a snapshot
-    are written to it, and a commit reads the table there.
+    the driver commits their names. In the others the driver reads the keys of the files that can have a changed row,
+    one row group at a time, and keeps eight bytes for each key of a table, while rows of a snapshot are written to it.
 
     Raises:
         UsageError: an argument is wrong, or pyiceberg is missing (at construction).

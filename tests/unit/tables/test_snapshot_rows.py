@@ -55,7 +55,7 @@ class Delta:
 
 @dataclass
 class Iceberg:
-    """An Iceberg table, whose snapshots say what their commits did. An epoch that replaces rows has two of them."""
+    """An Iceberg table, whose snapshots say what their commits did."""
 
     folder: Path
     mode: Mode
@@ -73,16 +73,7 @@ class Iceberg:
         return IcebergTarget("shop.t", "test", self.mode, "evolve", self.properties)
 
     def kinds(self) -> list[bool]:
-        found: list[bool] = []
-        for snapshot in self._table().snapshots():
-            operation = snapshot.summary.operation.value
-            if operation == "append":
-                found.append(True)
-            else:
-                assert operation in ("overwrite", "delete")
-                found.append(False)
-        # The append of an epoch that replaces rows follows the removal of the old ones.
-        return [kind for place, kind in enumerate(found) if place == 0 or not kind or found[place - 1]]
+        return [each.summary.operation.value == "append" for each in self._table().snapshots()]
 
     def found(self) -> list[tuple[int, int]]:
         return live(self._table().scan().to_arrow())
@@ -121,7 +112,15 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append(str(named))
         return scan(self, *args, **named)
 
+    def opened(self: OpenFile, table: Any, file: Any, stream: Any) -> None:
+        found.append(file.file_path)
+        open_file(self, table, file, stream)
+
     import penstock.io.delta.target as delta_target
+    from penstock.io.iceberg.open_file import OpenFile
+
+    open_file = OpenFile.__init__
+    monkeypatch.setattr(OpenFile, "__init__", opened)
 
     original = delta_target._read
     monkeypatch.setattr(delta_target, "_read", query)

@@ -1,0 +1,175 @@
+"""Finds rows in the data files of an Iceberg table, and their places, without reading what cannot match.
+
+Needs the extra `iceberg`. A condition reads few columns. Files and row groups whose statistics say that no row fulfils
+it are left out, and further columns are read only of row groups in which a row does. Rows that are deleted already are
+never returned.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.io.columnar.table_rows import DELETED, TIMESTAMP, VALID_TO, VERSION
+from penstock.io.iceberg.open_file import Bounds, OpenFile, opened
+from penstock.io.iceberg.snapshot_files import NO_ROWS, Positions, SnapshotFiles, are_in
+from penstock.object_stores.store import in_parallel
+
+FILES_AT_ONCE = 4
+"""Files of a table that are read at the same time. Each of them takes the memory of one row group."""
+
+Wanted = Callable[[Bounds], tuple[str, ...] | None]
+"""Columns to read of the rows in a row group with these bounds; None: all columns of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Which rows are searched: `mask` says it for each row of a table with `columns`.
+
+    `may_hold` says whether a row with values in these bounds can fulfil it.
+    """
+
+    columns: tuple[str, ...]
+    mask: Callable[[pa.Table], Any]
+    may_hold: Callable[[Bounds], bool] = lambda bounds: True
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Rows of one data file: their positions, and the columns that were wanted of them."""
+
+    path: str
+    positions: Positions
+    rows: pa.Table
+
+
+def has_one_of(column: str, texts: Collection[str]) -> Condition:
+    """Rows whose `column` is one of some texts."""
+    ordered = sorted(texts)
+    values = pa.array(ordered, pa.string())
+
+    def may_hold(bounds: Bounds) -> bool:
+        known = bounds(column)
+        if known is None:
+            return True
+        first = bisect_left(ordered, known[0])
+        return first < len(ordered) and ordered[first] <= known[1]
+
+    return Condition((column,), lambda rows: pc.is_in(rows.column(column), value_set=values), may_hold)
+
+
+def older_than(version: str) -> Condition:
+    """Rows whose version is below (not at) a version."""
+
+    def may_hold(bounds: Bounds) -> bool:
+        known = bounds(VERSION)
+        return known is None or known[0] < version
+
+    return Condition((VERSION,), lambda rows: pc.less(rows.column(VERSION), version), may_hold)
+
+
+def tombstones_before(time_us: int) -> Condition:
+    """Tombstones from before (not at) a time, in microseconds since the epoch."""
+    limit = pa.scalar(time_us, pa.timestamp("us", tz="UTC"))
+
+    def mask(rows: pa.Table) -> Any:
+        return pc.and_kleene(rows.column(DELETED), pc.less(rows.column(TIMESTAMP), limit))
+
+    def may_hold(bounds: Bounds) -> bool:
+        known = bounds(DELETED)
+        return known is None or bool(known[1])
+
+    return Condition((DELETED, TIMESTAMP), mask, may_hold)
+
+
+VALID = Condition((VALID_TO,), lambda rows: pc.is_null(rows.column(VALID_TO)))
+"""Versions of a history that are valid."""
+
+MAY_CHANGE = Condition(
+    (VALID_TO, DELETED),
+    lambda rows: pc.or_kleene(pc.is_null(rows.column(VALID_TO)), rows.column(DELETED)),
+)
+"""Versions of a history that are valid, and deletions."""
+
+
+def find(files: SnapshotFiles, conditions: Sequence[Condition], wanted: Wanted) -> list[Match]:
+    """Return the rows that fulfil all of one or more conditions, by data file.
+
+    The first condition should read the fewest bytes: the next ones read only row groups in which it finds rows.
+
+    Raises:
+        UsageError: a file that may have such rows is not Parquet.
+    """
+    search = _Search(files, conditions, wanted)
+    return [
+        match for some in in_parallel(search.matches, search.candidates(), FILES_AT_ONCE) for match in some
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    files: SnapshotFiles
+    conditions: Sequence[Condition]
+    wanted: Wanted
+
+    def candidates(self) -> list[Any]:
+        """Return the data files whose statistics do not say that they have no such row."""
+        found = [
+            each.data_file for each in self.files.data if self._may_hold(self._bounds_of_file(each.data_file))
+        ]
+        # Read before the threads, which would all read it.
+        if found:
+            _ = self.files.gone
+        return found
+
+    def _may_hold(self, bounds: Bounds) -> bool:
+        return all(condition.may_hold(bounds) for condition in self.conditions)
+
+    def _bounds_of_file(self, file: Any) -> Bounds:
+        from pyiceberg.conversions import from_bytes
+
+        schema, lower, upper = self.files.table.schema(), file.lower_bounds or {}, file.upper_bounds or {}
+
+        def bounds(name: str) -> tuple[Any, Any] | None:
+            field = schema.find_field(name)
+            if field.field_id not in lower or field.field_id not in upper:
+                return None
+            type_, id_ = field.field_type, field.field_id
+            return from_bytes(type_, lower[id_]), from_bytes(type_, upper[id_])
+
+        return bounds
+
+    def matches(self, file: Any) -> list[Match]:
+        """Return the rows of one data file, in parts: one for each row group."""
+        gone = self.files.gone.get(file.file_path, NO_ROWS)
+        with opened(self.files.table, file) as data:
+            return [match for match in self._in_groups(data, gone) if len(match.positions)]
+
+    def _in_groups(self, data: OpenFile, gone: Positions) -> Iterator[Match]:
+        for number, first in enumerate(data.firsts):
+            bounds = data.bounds(number)
+            if not self._may_hold(bounds):
+                continue
+            places = self._places(data, number)
+            places = places[~are_in(places + first, gone)]
+            if len(places):
+                columns = self.wanted(bounds)
+                rows = pa.table({}) if columns == () else data.rows(number, columns, places)
+                yield Match(data.path, places + first, rows)
+
+    def _places(self, data: OpenFile, number: int) -> Positions:
+        """Return the places of matching rows in a row group."""
+        places: Positions | None = None
+        for condition in self.conditions:
+            rows = data.rows(number, condition.columns, places)
+            chosen = pc.indices_nonzero(condition.mask(rows)).to_numpy().astype(np.int64)
+            places = chosen if places is None else places[chosen]
+            if not len(places):
+                break
+        return NO_ROWS if places is None else places
