@@ -84,22 +84,19 @@ daemon.gc = GarbageCollector()
 
 
 def import_for_workers(modules: Iterable[str]) -> None:
-    """Import the modules that the pipeline's tasks will need, and the clients of its sources and sinks.
+    """Import the modules that the pipeline's tasks will need, and what their packages talk to services with.
 
-    In Penstock the module `client` of a package talks to the service. Tasks would import it when they first connect,
-    which takes half a second in each worker.
+    In Penstock these are the modules `client` and `sender` of a package. Tasks would import them when they first
+    connect, which takes half a second in each worker.
     """
     logging.disable(logging.WARNING)
     for module in modules:
         with contextlib.suppress(Exception):  # the task that needs it will say what is wrong
             importlib.import_module(module)
-            root = module.partition(".")[0]
-            packages = [
-                n for n, m in sys.modules.items() if n.startswith(f"{root}.") and hasattr(m, "__path__")
-            ]
-            for package in packages:
-                if importlib.util.find_spec(f"{package}.client") is not None:
-                    importlib.import_module(f"{package}.client")
+            package = module.rpartition(".")[0]
+            for name in (f"{package}.client", f"{package}.sender"):
+                if importlib.util.find_spec(name) is not None:
+                    importlib.import_module(name)
     logging.disable(logging.NOTSET)
 
 

@@ -34,8 +34,9 @@ class Template(BaseModel):
 
     @property
     def modules(self) -> list[str]:
-        """Modules that build the pipeline and read its source. Workers need them."""
-        return ["penstock.pipelines.source_to_sink", f"penstock.io.{self.source}.read"]
+        """Modules that build the pipeline, read its source and write to its sink. Workers need them."""
+        of_sink = SINKS[self.sink].options.__module__
+        return ["penstock.pipelines.source_to_sink", f"penstock.io.{self.source}.read", of_sink]
 
 
 class UnknownTemplateError(UsageError, LookupError):

@@ -65,7 +65,8 @@ def test_run_begins_to_start_spark_before_it_imports_beam(
 
     monkeypatch.setattr(commands, "begin_session", begin_session)
     assert penstock("run", str(job)).exit_code == ExitCode.DONE
-    assert begun == [(0, ("a=b",), ["penstock.pipelines.source_to_sink", "penstock.io.spanner.read"])]
+    modules = ["penstock.pipelines.source_to_sink", "penstock.io.spanner.read", "penstock.io.files.options"]
+    assert begun == [(0, ("a=b",), modules)]
     assert len(launched) == 1
 
 
