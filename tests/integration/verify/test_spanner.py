@@ -50,16 +50,22 @@ def spanner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @contextmanager
-def writing(database: Any) -> Iterator[None]:
-    """Make about 200 changes a second of rows that have no fault, until the end of the block."""
+def writing(database: Any, *, hot: bool = False) -> Iterator[None]:
+    """Make about 200 changes a second of rows that have no fault, until the end of the block.
+
+    `hot`: the last row gets another value each time.
+    """
     stop, rng = threading.Event(), random.Random(7)
 
     def write() -> None:
         from google.cloud.spanner import KeySet
 
         while not stop.wait(0.05):
-            keys = {rng.randrange(STEADY, ROWS) for _ in range(10)}
+            keys = {rng.randrange(STEADY, ROWS - 1) for _ in range(10)}
             with database.batch() as batch:
+                if hot:
+                    more = f'{{"n": {rng.randrange(10**9)}}}'
+                    batch.insert_or_update("Orders", ("Shop", "Id", "More"), [("a", ROWS - 1, more)])
                 if rng.random() < 0.3:
                     batch.delete("Orders", KeySet([(key, "a") for key in keys]))
                 else:
@@ -94,6 +100,15 @@ def test_planted_faults_in_delta_are_found_and_none_is_invented(spanner: Any, tm
         results,
         messages,
     )
+
+
+@pytest.mark.campaign
+def test_a_row_that_changes_all_the_time_is_known_to_be_equal(spanner: Any, tmp_path: Path) -> None:
+    parameters = dict(zip(("project", "instance", "database"), NAMES, strict=True)) | {"change_stream": "All"}
+    job = job_file(tmp_path, "spanner-to-delta", **parameters, uri=f"{tmp_path}/lake/{{table}}")
+    with running(job), writing(spanner, hot=True):
+        code, results, messages = verify(job, "--timeout", "3m")
+    assert (code, [each["changing"] for each in results]) == (0, [[], []]), (results, messages)
 
 
 def plant(uri: str) -> None:
