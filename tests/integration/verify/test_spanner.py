@@ -139,6 +139,7 @@ def plant(uri: str) -> None:
     wait_until(lambda: changed(copy))
 
 
+@pytest.mark.campaign
 def test_a_replica_in_postgres_is_equal_while_rows_change(
     spanner: Any, database: Database, tmp_path: Path
 ) -> None:
