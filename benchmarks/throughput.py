@@ -165,7 +165,8 @@ def kafka_sink(broker: KafkaBroker) -> Sink:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
     # For the first transactional producer of its life a broker makes the topic of transactions, which takes seconds.
-    Producer({"bootstrap.servers": broker.address, "transactional.id": "first"}).init_transactions(60)
+    first = {"bootstrap.servers": broker.address, "transactional.id": "first", "log_level": 3}
+    Producer(first).init_transactions(60)
 
     def settings(folder: Path) -> dict[str, str]:
         return {"bootstrap_servers": broker.address, "topic": folder.name}
