@@ -1,7 +1,7 @@
 """Limits the time that a Python worker spends on garbage collection between two tasks.
 
-PySpark 4.3 calls `gc.collect()` after every task (`daemon.manager`). In a backlog a reader holds some hundred thousand
-objects that it has read ahead, so a full collection takes 50 to 140 ms, which was 9 % of the time of such a worker.
+PySpark 4.3 calls `gc.collect()` after every task (`daemon.manager`). In a backlog a reader has read ahead hundreds of
+thousands of objects, so a full collection takes 50 to 140 ms, which was 9 % of the time of such a worker.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from hashlib import sha256
@@ -98,34 +98,14 @@ def verify(
     """
     if not is_job_file(job):
         refuse(f"{job} is not a job file: the command needs one, because it reads source and target")
-    ignore_import_warnings()
-    # Imported here because it imports Beam, which takes two seconds that no other command need spend.
-    from penstock.verify.job import check_job, prepared
-
     progress = _Progress()
     results: list[TableResult] = []
     try:
-        configuration = resolve(job, sets, {}, os.environ)
-        template = configuration.template
-        check_job(template.source, template.sink, configuration.parameters)
-        remote = remote_job(job)
-        wait = _Wait(remote, timeout)
-        read_again = None
-        if repair:
-            folder = signal_folder(job, configuration.parameters)
-            pipeline = build(configuration, to_run=False)
-            read_again = RowRequests(remote, pipeline, folder, timeout, progress.waiting)
-            read_again.check()
-        with ExitStack() as stack:
-            comparison = prepared(
-                template.source, template.sink, configuration.parameters, remote.name, tables, stack
-            )
-            wait.check()
-            for result in comparison.results(wait, progress, limit=limit, read_again=read_again):
-                progress.clear()
-                results.append(result)
-                if not json_:
-                    _print(result, show_values)
+        for result in _compared(job, sets, tables, limit, repair, timeout, progress):
+            progress.clear()
+            results.append(result)
+            if not json_:
+                _print(result, show_values)
     except (UsageError, ConfigurationError) as error:
         progress.clear()
         refuse(error)
@@ -143,6 +123,37 @@ def verify(
         sys.exit(_DIFFERENT)
     if any(result.changing for result in results):
         sys.exit(ExitCode.FAILED)
+
+
+def _compared(
+    job: str,
+    sets: Sequence[str],
+    tables: Sequence[str],
+    limit: int,
+    repair: bool,
+    timeout: float,
+    progress: _Progress,
+) -> Iterator[TableResult]:
+    """Yield the result of each table; for the arguments see the options of the command."""
+    ignore_import_warnings()
+    # Imported here because it imports Beam, which takes two seconds that no other command need spend.
+    from penstock.verify.job import check_job, prepared
+
+    configuration = resolve(job, sets, {}, os.environ)
+    source, sink = configuration.template.source, configuration.template.sink
+    check_job(source, sink, configuration.parameters)
+    remote = remote_job(job)
+    wait = _Wait(remote, timeout)
+    read_again = None
+    if repair:
+        folder = signal_folder(job, configuration.parameters)
+        pipeline = build(configuration, to_run=False)
+        read_again = RowRequests(remote, pipeline, folder, timeout, progress.waiting)
+        read_again.check()
+    with ExitStack() as stack:
+        comparison = prepared(source, sink, configuration.parameters, remote.name, tables, stack)
+        wait.check()
+        yield from comparison.results(wait, progress, limit=limit, read_again=read_again)
 
 
 class _Wait:
