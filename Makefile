@@ -30,7 +30,7 @@ run: $(READY_FOR_DEMO)  ## the demo: Spanner (emulator or simulated), Spark, a k
 quickstart: $(READY_FOR_DEMO)  ## penstock quickstart: the same in short, on a simulated database (about a minute)
 	$(BIN)/penstock quickstart $(ARGS)
 
-test: $(READY)      ## every test (25 minutes on two cores)
+test: $(READY)      ## every test (20 minutes on two cores)
 	$(BIN)/python -m pytest $(SHARED) $(ARGS)
 
 check: lint         ## lint and the unit tests (two to three minutes)
