@@ -40,7 +40,7 @@ def opened(table: Any, file: Any) -> Iterator[OpenFile]:
 
 
 class OpenFile:
-    """The row groups of a file. Columns have the names of the table, whatever their names are in the file."""
+    """The row groups of a file. Columns have their names in the table, which may differ from those in the file."""
 
     def __init__(self, table: Any, file: Any, stream: Any) -> None:
         self.path: str = file.file_path

@@ -1,8 +1,8 @@
 """One snapshot of an Iceberg table that adds and removes data files and files with position deletes.
 
 Needs the extra `iceberg`. pyiceberg 0.12 writes no position deletes, so this uses its own writers of metadata below the
-public interface: a snapshot producer, and the writer of manifests (docs/decisions/0055-…). What every commit needs
-besides, such as the list of manifests, the summary and the requirements, is pyiceberg's.
+public interface: a snapshot producer, and the writer of manifests (docs/decisions/0055-…). The other parts of a commit
+(list of manifests, summary, requirements) are made by pyiceberg.
 """
 
 from __future__ import annotations

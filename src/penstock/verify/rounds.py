@@ -164,7 +164,7 @@ def findings(
     tombstone_seconds: float,
     clock: Callable[[], float],
 ) -> Iterator[Finding]:
-    """Yield what is found about the suspects, each after at most so many `rounds`. Equal rows yield nothing."""
+    """Yield what is found about the suspects, each after `rounds` rounds at most. Equal rows yield nothing."""
     remaining, pending = iter(suspects), dict[str, _Suspect]()
     while True:
         pending |= {key: _Suspect() for key in islice(remaining, BATCH - len(pending))}
