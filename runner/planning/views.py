@@ -9,6 +9,7 @@ the transform gets its own PCollection back when the plan is written (`original_
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
@@ -106,5 +107,6 @@ def _key_spec() -> api.FunctionSpec:
     pipeline = beam.Pipeline()
     _ = pipeline | beam.Impulse() | "Key" >> beam.ParDo(KeyFn())
     proto = pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
+    os.rmdir(pipeline.local_tempdir)  # for transforms of other languages; Beam removes it after a run only
     (spec,) = (t.spec for t in proto.components.transforms.values() if t.unique_name == "Key")
     return spec

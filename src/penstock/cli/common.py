@@ -199,6 +199,7 @@ def build(configuration: Configuration, *, to_run: bool = True, **more: Any) -> 
     pipeline = beam.Pipeline(options=PipelineOptions([*configuration.runner_arguments(), name]))
     parameters = configuration.parameters if to_run else _parameters_without_secrets(configuration)
     source_to_sink.build(pipeline, template.source, template.sink, parameters, **more)
+    os.rmdir(pipeline.local_tempdir)  # for transforms of other languages; Beam removes it after a run only
     return pipeline
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ class Published:
         self.commits: set[int] = set()
         """Of the changes, without the rows of the snapshot."""
         self._snapshots: set[int] = set()
+        self._records: dict[tuple[str, int], set[str]] = defaultdict(set)
+        """The records of each transaction, by its id and the number of records that it has in all partitions."""
         self._folder, self._known = folder, set[Path]()
 
     def look(self) -> Published:
@@ -40,14 +43,18 @@ class Published:
             lines = [json.loads(line) for line in path.read_bytes().splitlines()]
             self.lines += len(lines)
             for line in lines:
-                commits = self._snapshots if line["mod_type"] == "READ" else self.commits
-                commits.add(nanoseconds(line["commit_timestamp"]))
+                is_row = line["mod_type"] == "READ"
+                (self._snapshots if is_row else self.commits).add(nanoseconds(line["commit_timestamp"]))
+                if not is_row:
+                    transaction = line["server_transaction_id"], line["number_of_records_in_transaction"]
+                    self._records[transaction].add(line["record_sequence"])
         return self
 
     def have(self, commits: Iterable[int]) -> bool:
-        """Whether the transactions are published, but for those that the snapshot has."""
+        """Whether all records of the transactions are read, but for those that the snapshot has."""
         snapshot = max(self.look()._snapshots)
-        return self.commits.issuperset(commit for commit in commits if commit > snapshot)
+        whole = all(len(records) == number for (_, number), records in self._records.items())
+        return whole and self.commits.issuperset(commit for commit in commits if commit > snapshot)
 
 
 class RowsPublished:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,16 @@ def test_a_job_file_takes_the_place_of_its_checkpoint(tmp_path: Path) -> None:
     for places in ((jobs, tmp_path / "checkpoints"), (tmp_path / "checkpoints", jobs), (file,)):
         (shop,) = by_name(*places).values()
         assert (shop.name, shop.job_file) == ("shop", str(file))
+
+
+def test_a_look_at_a_job_leaves_no_folder_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    play(tmp_path / "checkpoint")
+    file = job_file(tmp_path / "shop.yaml", tmp_path / "checkpoint")
+    assert whole(tmp_path / "checkpoint", file).configuration
+    assert list(temporary.iterdir()) == []
 
 
 def test_what_cannot_be_read_is_a_row_and_the_others_are_shown(tmp_path: Path) -> None:
