@@ -19,24 +19,21 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from typing_extensions import Self
 
 from penstock.datasets import Dataset, ReadTable, host_and_port
-from penstock.errors import UsageError
 from penstock.event.model import Source
 from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import in_range, named, period
-from penstock.io.change_streams.incremental.options import NEVER, WHEN_NEEDED, checked_snapshot
+from penstock.io.change_streams.incremental.options import NEVER
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.retention import retention
 from penstock.io.change_streams.settings import Limits
 from penstock.io.ydb import coder  # noqa: F401 - registers the coders of streams and records
-from penstock.io.ydb.decode import changed_table
 from penstock.io.ydb.description import Description
 from penstock.io.ydb.frontier import Frontier
 from penstock.io.ydb.lineage import lineage_events
@@ -51,9 +48,10 @@ from penstock.io.ydb.preflight import (
     check_snapshot,
     first_frontier,
 )
-from penstock.io.ydb.record import ChangefeedRecord, Table
-from penstock.io.ydb.source import ChangeStream, Connection, Settings
+from penstock.io.ydb.record import ChangefeedRecord
+from penstock.io.ydb.source import ChangeStream, Connection, Settings, checked_path, checked_scan
 from penstock.io.ydb.steps import Rules
+from penstock.io.ydb.tables import Tables
 from penstock.io.ydb.tracker import FrontierCoder, YdbTracker
 from penstock.measurement import Measurement
 
@@ -129,19 +127,6 @@ class ReadYdbUnboundedFn(Unbounded, ReadYdbFn):
     """The same for a stream without end."""
 
 
-class Tables:
-    """The table as schema changes describe it; before the first one, as YDB described it last."""
-
-    def __init__(self, described: Table) -> None:
-        self.described = described
-        # A table per schema change, shared by all partitions; a method's own cache would keep `self`.
-        self._changed = lru_cache(maxsize=64)(lambda schema: changed_table(self.described, schema))
-
-    def at(self, schema: str) -> Table:
-        """Return the table at a `Position.schema`."""
-        return self._changed(schema) if schema else self.described
-
-
 class ReadFromYdbChangefeed(YdbChangefeedOptions, ReadFromChangeStream):
     """Read the changes of a table from its changefeed, timestamped with their commit times.
 
@@ -162,8 +147,8 @@ class ReadFromYdbChangefeed(YdbChangefeedOptions, ReadFromChangeStream):
 
     def __post_init__(self) -> None:
         stream = ChangeStream(
-            _path("database", self.database, absolute=True),
-            _path("table", self.table, absolute=False),
+            checked_path("database", self.database, absolute=True),
+            checked_path("table", self.table, absolute=False),
             named("changefeed", self.changefeed),
             *period(0 if self.start is None else self.start, self.end, ahead_seconds=600),
         )
@@ -175,7 +160,7 @@ class ReadFromYdbChangefeed(YdbChangefeedOptions, ReadFromChangeStream):
             end=stream.end,
             consumer=self.consumer or "",
             delivery_seconds=in_range("delivery_seconds", self.delivery_seconds, 0, 86_400),
-            snapshot="" if self.snapshot is None else _snapshot(self.snapshot),
+            snapshot="" if self.snapshot is None else checked_scan(self.snapshot),
         )
         ReadFromChangeStream.__init__(self, stream, settings)
 
@@ -220,20 +205,3 @@ class ReadFromYdbChangefeed(YdbChangefeedOptions, ReadFromChangeStream):
         """Return the mode of the changefeed. It asks the server; raises what `check` raises."""
         found: Description = self.bounded_fn(self._settings).check(self._stream)
         return found.table.mode
-
-
-def _snapshot(snapshot: str | bool) -> str:
-    if snapshot == WHEN_NEEDED:
-        raise UsageError(
-            "snapshot must be initial or never, not when_needed: YDB scans a table only when a changefeed is created"
-        )
-    return checked_snapshot(snapshot)
-
-
-def _path(name: str, value: str, *, absolute: bool) -> str:
-    wrong = not isinstance(value, str) or not value.strip("/") or value.endswith("/") or "//" in value
-    if wrong or value.startswith("/") is not absolute:
-        example = "/prod/shop" if absolute else "orders or sales/orders"
-        kind = "an absolute path" if absolute else "a path below the database"
-        raise UsageError(f"{name} must be {kind}, such as {example}, not {value!r}")
-    return value

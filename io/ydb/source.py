@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from penstock.errors import UsageError
 from penstock.io.change_streams import settings
 from penstock.io.change_streams.connection import check_address
+from penstock.io.change_streams.incremental.options import WHEN_NEEDED, checked_snapshot
 from penstock.io.change_streams.source import WithIdentity
 from penstock.io.ydb.options import YdbChangefeedOptions
 
@@ -112,3 +113,30 @@ class Settings(settings.Settings):
     consumer: str = ""
     delivery_seconds: float = 10.0
     snapshot: str = ""
+
+
+def checked_scan(snapshot: str | bool) -> str:
+    """Return the option `snapshot` as initial or never.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if snapshot == WHEN_NEEDED:
+        raise UsageError(
+            "snapshot must be initial or never, not when_needed: YDB scans a table only when a changefeed is created"
+        )
+    return checked_snapshot(snapshot)
+
+
+def checked_path(name: str, value: str, *, absolute: bool) -> str:
+    """Return the path of a database (`absolute`) or of a table below it.
+
+    Raises:
+        UsageError: it is malformed.
+    """
+    wrong = not isinstance(value, str) or not value.strip("/") or value.endswith("/") or "//" in value
+    if wrong or value.startswith("/") is not absolute:
+        example = "/prod/shop" if absolute else "orders or sales/orders"
+        kind = "an absolute path" if absolute else "a path below the database"
+        raise UsageError(f"{name} must be {kind}, such as {example}, not {value!r}")
+    return value

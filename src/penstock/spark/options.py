@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_origin
 
 from penstock.errors import UsageError
 from penstock.options import EMPTY, Accepts, Argument, Options, arguments_of, options
-from penstock.secrets import read_references
+from penstock.secrets import is_reference, read_references
 from penstock.suggestions import did_you_mean
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -18,15 +18,21 @@ _TRUTH = {"true": True, "false": False}
 
 
 @options
-class SliceOptions(Options):
-    """The options that every data source has besides the options of its stream."""
+class TaskOptions(Options):
+    """The option that every data source has besides the options of its stream."""
+
+    max_tasks: Annotated[int, Accepts(minimum=1, maximum=10_000)] = 16
+    """The most tasks in which one batch is read."""
+
+
+@options
+class SliceOptions(TaskOptions):
+    """The options of a stream that has several tables."""
 
     table: Annotated[str | None, Accepts(example="Orders")] = None
     """Table whose changes are read, with a column for each of its columns, and ``_change_type``, ``_commit_version``
     and ``_commit_timestamp``. Default: all tables of the stream, one layout for all: ``op``, ``timestamp``, ``key``,
     ``before``, ``after``, ``metadata``."""
-    max_tasks: Annotated[int, Accepts(minimum=1, maximum=10_000)] = 16
-    """The most tasks in which one batch is read."""
     max_slice_seconds: Annotated[float | None, Accepts(minimum=0.1, maximum=604_800)] = None
     """The most time of the stream, in seconds, that one batch covers, so that a backlog is read in several batches.
     Default: up to now. Needs Spark 4.2 or newer."""
@@ -38,6 +44,7 @@ def read_options(
     *,
     name: str,
     left_out: Collection[str] = (),
+    dsns: Collection[str] = (),
     secrets: Collection[str] = (),
 ) -> OptionsT:
     """Return the options `kind` from the texts of a data source.
@@ -52,7 +59,7 @@ def read_options(
             reference.
     """
     arguments = {each: known for each, known in arguments_of(kind).items() if each not in left_out}
-    texts = {key.lower(): text for key, text in given.items()}
+    texts = {_spelled(key.lower(), arguments): text for key, text in given.items()}
     for key in texts:
         if key in left_out:
             raise UsageError(f"{name} has no option {key}: {_WHY.get(key, 'only the Beam source has it')}")
@@ -64,12 +71,23 @@ def read_options(
     if missing:
         raise UsageError(f"{name} needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
     for key in set(secrets) & texts.keys():
+        if not is_reference(texts[key]):
+            raise UsageError(
+                f"{name}: {key} is in plain text, and Spark shows options in plans: write {key}=${{file:/path}} or "
+                f"{key}=${{env:NAME}}, which the driver reads"
+            )
+    for key in set(dsns) & texts.keys():
         if has_password(texts[key]):
             raise UsageError(
                 f"{name}: {key} has a password, and Spark shows options in plans: write password=${{file:/path}} or "
                 f"password=${{env:NAME}}, or pass the whole {key} as such a reference, which the driver reads"
             )
     return kind(**{key: _value(arguments[key], text) for key, text in texts.items()})
+
+
+def _spelled(key: str, arguments: Collection[str]) -> str:
+    """Return the name of an option; names of Spark have no underscores, such as maxRowsPerTrigger."""
+    return next((each for each in arguments if "_" not in key and each.replace("_", "") == key), key)
 
 
 def has_password(dsn: str) -> bool:
@@ -81,10 +99,11 @@ def has_password(dsn: str) -> bool:
 
 
 _WHY = {
-    "end": "a position of the log has no time before it was read. Stop the query, or use availableNow",
+    "end": "a position has no time before it was read. Stop the query, or use availableNow",
     "credentials": "options are texts. Executors find application default credentials themselves",
     "maxrowspertrigger": "a change stream does not say how many changes it has. Pass max_slice_seconds",
     "maxbytespertrigger": "a change stream does not say how many changes it has. Pass max_slice_seconds",
+    "max_slice_seconds": "a position has no time before it was read",
     "snapshot": "read the rows of the tables with Spark or with the Beam source, then the changes from that time on",
 }
 REFUSED = frozenset(("maxrowspertrigger", "maxbytespertrigger"))
@@ -108,7 +127,8 @@ def _value(argument: Argument, text: str) -> Any:
         return value
     if argument.type is datetime:
         return text
-    if get_origin(argument.type) is not None and issubclass(get_origin(argument.type), Sequence):
+    origin = get_origin(argument.type)
+    if isinstance(origin, type) and issubclass(origin, Sequence):
         return _texts(shown, text)
     if argument.choices and text not in argument.choices:
         raise UsageError(f"{shown} is not one of {', '.join(map(str, argument.choices))}")

@@ -61,7 +61,7 @@ class PostgresDataSource(PenstockDataSource):
         """Return the stream that the options describe; see the base class."""
         return slices_of(
             read_options(
-                PostgresSourceOptions, self.options, name=self.format, left_out=_LEFT_OUT, secrets=("dsn",)
+                PostgresSourceOptions, self.options, name=self.format, left_out=_LEFT_OUT, dsns=("dsn",)
             )
         )
 
@@ -76,6 +76,9 @@ class PostgresSlices:
     reader: SliceReader
     table: str | None
     start: int
+
+    max_rows = None
+    has_limit = False
 
     @property
     def _identity(self) -> str:
@@ -99,11 +102,8 @@ class PostgresSlices:
     def last(self) -> Offset:
         return self._offset(self.reader.now())
 
-    def latest(self, start: Offset | None) -> Offset:
-        return self.last()
-
-    def earlier(self, one: Offset, other: Offset) -> Offset:
-        return min(one, other, key=self._lsn)
+    def slice_end(self, start: Offset | None, target: Offset, most_rows: int | None) -> Offset:
+        return target if start is None else max(start, target, key=self._lsn)
 
     def parts(self, start: Offset, end: Offset) -> Sequence[LogSlice]:
         part = LogSlice(self._lsn(start), self._lsn(end))

@@ -30,13 +30,3 @@ class BigtableDataSource(_Refused):
         "Read the stream with penstock.io.bigtable.ReadFromBigtableChangeStream, which keeps its continuation tokens, "
         "and write it to tables or with penstock.io.spark.WriteToSpark"
     )
-
-
-class YdbDataSource(_Refused):
-    """Not built."""
-
-    format: ClassVar[str] = "penstock-ydb"
-    why: ClassVar[str] = (
-        "this release reads YDB changefeeds in Beam pipelines only. Use penstock.io.ydb.ReadFromYdbChangefeed, and "
-        "write to tables or with penstock.io.spark.WriteToSpark"
-    )

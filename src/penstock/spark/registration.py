@@ -8,10 +8,10 @@ from penstock.errors import UsageError
 
 
 def register(spark: Any) -> None:
-    """Register `penstock-spanner` and `penstock-postgres` with a session, classic or Connect. It may be called again.
+    """Register `penstock-spanner`, `-postgres` and `-ydb` with a session, classic or Connect. It may be called again.
 
-    The driver and the executors import Penstock, so it must be installed on all of them. `penstock-bigtable` and
-    `penstock-ydb` are known too, and refuse to be read with their reasons.
+    The driver and the executors import Penstock, so it must be installed on all of them. `penstock-bigtable` is known
+    too, and refuses to be read with its reason.
 
     Raises:
         UsageError: the session's PySpark has no Python data sources, which came with Spark 4.0.
@@ -24,8 +24,9 @@ def register(spark: Any) -> None:
             "penstock.io.spark.WriteToSpark"
         ) from None
     from penstock.spark.postgres import PostgresDataSource
-    from penstock.spark.refused import BigtableDataSource, YdbDataSource
+    from penstock.spark.refused import BigtableDataSource
     from penstock.spark.spanner import SpannerDataSource
+    from penstock.spark.ydb import YdbDataSource
 
     for source in (SpannerDataSource, PostgresDataSource, BigtableDataSource, YdbDataSource):
         spark.dataSource.register(source)

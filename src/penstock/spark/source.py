@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from penstock.errors import SetupError
+from penstock.errors import SetupError, UsageError
 from penstock.event.model import ChangeEvent, TableSchema
 
 try:
@@ -34,6 +34,14 @@ Offset = dict[str, Any]
 class SlicedStream(Protocol):
     """A change stream that is read in slices. Picklable."""
 
+    @property
+    def max_rows(self) -> int | None:
+        """The most rows of a batch, if the options say it."""
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether the options limit a batch, which needs Spark 4.2 or newer."""
+
     def columns(self) -> TableSchema | None:
         """Return the columns of the chosen table; None if there is none. It asks the service."""
 
@@ -44,14 +52,15 @@ class SlicedStream(Protocol):
         with availableNow that begins "now" would otherwise store nothing, and its next run would begin at a later now.
         """
 
-    def latest(self, start: Offset | None) -> Offset:
-        """Return the offset at which a slice from `start` ends, if it begins now. None: the start is not known."""
-
     def last(self) -> Offset:
         """Return the offset that all changes of now are before, or the end of the stream if that comes first."""
 
-    def earlier(self, one: Offset, other: Offset) -> Offset:
-        """Return the offset that comes first."""
+    def slice_end(self, start: Offset | None, target: Offset, most_rows: int | None) -> Offset:
+        """Return the offset at which a slice from `start` ends: at `target`, or earlier if the options limit it.
+
+        Never before `start`, also if a clock was set back or a server lags. `most_rows`: the most rows of the slice.
+        None: the start is not known, or there is no limit.
+        """
 
     def parts(self, start: Offset, end: Offset) -> Sequence[Any]:
         """Return the parts of the slice between two offsets; equal ones for equal offsets."""
@@ -100,7 +109,7 @@ class PenstockDataSource(DataSource):
         from penstock.spark.rows import change_feed_schema
 
         columns = self.stream().columns()
-        table = self.options.get("table", "")
+        table = self.options.get("table", self.format)
         return from_arrow_schema(json_schema() if columns is None else change_feed_schema(columns, table))
 
     def reader(self, schema: Any) -> DataSourceReader:
@@ -108,8 +117,18 @@ class PenstockDataSource(DataSource):
         return _BatchReader(self.stream(), schema)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        """Return the reader of one slice after another."""
-        return _StreamReader(self.stream(), schema)
+        """Return the reader of one slice after another.
+
+        Raises:
+            UsageError: an option limits batches, and this Spark does not tell a source where a batch begins.
+        """
+        stream = self.stream()
+        if stream.has_limit and not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
+            raise UsageError(
+                f"{self.format}: an option limits batches, which needs Spark 4.2 or newer. Leave it out: a batch then "
+                "has everything that there is"
+            )
+        return _StreamReader(stream, schema)
 
 
 def _arrow_batches(stream: SlicedStream, schema: Any, part: Any) -> Iterator[Any]:
@@ -147,11 +166,14 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
         """Return where the next batch ends. Spark 4.0 and 4.1 pass no arguments."""
-        end = self._stream.latest(start)
-        if self._target is not None:
-            end = self._stream.earlier(end, self._target)
-        # A clock that was set back, or a target of a query that was behind: never before the start.
-        return end if start is None or self._stream.earlier(start, end) == start else start
+        target = self._stream.last() if self._target is None else self._target
+        return self._stream.slice_end(start, target, getattr(limit, "max_rows", None))
+
+    def getDefaultReadLimit(self) -> Any:
+        from pyspark.sql.streaming.datasource import ReadMaxRows
+
+        most = self._stream.max_rows
+        return super().getDefaultReadLimit() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._stream.last()

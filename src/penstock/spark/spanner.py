@@ -69,6 +69,12 @@ class SpannerSlices:
     max_tasks: int
     max_slice: int | None
 
+    max_rows = None
+
+    @property
+    def has_limit(self) -> bool:
+        return self.max_slice is not None
+
     @property
     def _identity(self) -> str:
         return str(self.reader.stream)
@@ -94,21 +100,17 @@ class SpannerSlices:
             return self._offset(self.start)
         return self._offset((now if target is None else self._before(target)) - _MICRO)
 
-    def _latest(self) -> int:
-        now = self.reader.now()
-        return now if self.end is None else min(now, self.end + 1)
-
     def last(self) -> Offset:
-        return self._offset(self._latest())
+        now = self.reader.now()
+        return self._offset(now if self.end is None else min(now, self.end + 1))
 
-    def latest(self, start: Offset | None) -> Offset:
-        end = self._latest()
-        if start is not None and self.max_slice is not None:
-            end = min(end, self._before(start) + self.max_slice)
-        return self._offset(end)
-
-    def earlier(self, one: Offset, other: Offset) -> Offset:
-        return min(one, other, key=self._before)
+    def slice_end(self, start: Offset | None, target: Offset, most_rows: int | None) -> Offset:
+        if start is None:
+            return target
+        first, end = self._before(start), self._before(target)
+        if self.max_slice is not None:
+            end = min(end, first + self.max_slice)
+        return self._offset(max(first, end))
 
     def parts(self, start: Offset, end: Offset) -> Sequence[SlicePart]:
         return self.reader.parts(self._before(start), self._before(end), self.max_tasks)

@@ -21,6 +21,7 @@ from benchmarks.demo.data_source_job import save_changes
 from penstock_emulators.oracle.kill import Run
 from penstock_emulators.postgres import PostgresServer, installed_servers
 from penstock_emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.ydb import YdbEmulator
 from tests.support.oracle.change_feed import complete_batches, replay, rows_of, written
 from tests.support.spark_jvm import jvm_options
 from tests.support.waiting import join
@@ -151,5 +152,43 @@ def test_a_killed_query_over_postgres_gives_the_table(spark: Any, tmp_path: Path
             save_changes(spark, "penstock-postgres", str(tmp_path), "now", options)
             table = dict(session.execute("select id, value from orders").fetchall())
     rows = rows_of(tmp_path / "rows")
+    assert written(rows) == writer.written["write"]
+    assert replay(rows, "id", "value") == table
+
+
+@pytest.mark.campaign
+def test_a_killed_query_over_ydb_gives_the_table(spark: Any, tmp_path: Path, campaign: Any) -> None:
+    with YdbEmulator.start() as service:
+        control = service.control
+        control.create_table("orders", {"id": "Int64", "value": "Int64"}, ["id"], shards=2)
+        images = {"mode": "NEW_AND_OLD_IMAGES", "virtual_timestamps": True, "barrier_seconds": 0.1}
+        control.add_changefeed("orders", "feed", partitions=2, **images)
+        partitions = [0, 1]
+
+        def change(key: int, number: int, kind: str) -> None:
+            row = ["orders", [key]] if kind == "delete" else ["orders", [key], {"value": number}]
+            control.commit([["erase" if kind == "delete" else "upsert", *row]])
+            if number % 300 == 299:
+                partitions[:] = [*control.split("orders/feed", partitions[0]), *partitions[1:]]
+
+        writer = Writer(change)
+        writer.start()
+        options = {
+            "endpoint": service.endpoint,
+            "database": "/local",
+            "table": "orders",
+            "changefeed": "feed",
+        }
+        options["maxRowsPerTrigger"] = "100"
+        killed_and_continued(tmp_path, "penstock-ydb", options, campaign.size(1, 20))
+        writer.stop()
+        save_changes(spark, "penstock-ydb", str(tmp_path), "now", options)
+        table = {key: row["value"] for (key,), row in control.rows("orders")}
+    # An erase of a row that is not there is a record too.
+    rows = [
+        row
+        for row in rows_of(tmp_path / "rows")
+        if row["_change_type"] != "delete" or row["value"] is not None
+    ]
     assert written(rows) == writer.written["write"]
     assert replay(rows, "id", "value") == table

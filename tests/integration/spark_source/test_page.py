@@ -9,13 +9,18 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyarrow.parquet import ParquetFile
 
 from penstock.spark import register
 from penstock_emulators.postgres import PostgresServer, installed_servers
 from penstock_emulators.simulated_spanner import SimulatedSpanner
+from penstock_emulators.ydb import YdbEmulator
+from tests.support.oracle.change_feed import complete_batches, replay
 
 PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "spark-data-source.md"
-REGISTER, SPANNER, POSTGRES, BATCH = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+REGISTER, SPANNER, POSTGRES, YDB, BATCH = re.findall(
+    r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
 
@@ -103,11 +108,38 @@ def test_the_example_of_postgres(spark: Any, tmp_path: Path) -> None:
         assert plan is None or server.dsn() not in str(plan)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("penstock-bigtable", "estimates the time"), ("penstock-ydb", "in Beam pipelines only")],
-)
-def test_a_source_that_cannot_be_sliced_is_refused_by_name(spark: Any, name: str, said: str) -> None:
+def test_the_example_of_ydb(spark: Any, tmp_path: Path) -> None:
+    with YdbEmulator.start() as service:
+        control = service.control
+        control.create_table("orders", {"id": "Uint64", "value": "Utf8"}, ["id"], shards=2)
+        control.add_changefeed(
+            "orders", "feed", mode="NEW_AND_OLD_IMAGES", virtual_timestamps=True, partitions=2
+        )
+        for number in range(12):
+            control.commit([["upsert", "orders", [number % 3], {"value": str(number)}]])
+        lake = str(tmp_path / "lake")
+        known = run(REGISTER, spark, {})
+        exec(SPANNER[: SPANNER.index("query = ")].replace("/lake", lake), known)  # the function `save`
+        address = {"grpcs://ydb.example.org:2135": service.endpoint, "/prod/shop": service.database}
+        names = run(YDB, spark, known, lake=lake, **{"100_000": "7"}, **address)
+    batches = rows_of_batches(tmp_path / "lake" / "orders")
+    # A batch may have seven rows: three changes of at most two rows.
+    assert [len(batch) for batch in batches] == [3, 6, 6, 6]
+    rows = [row for batch in batches for row in batch]
+    assert replay(rows, "id", "value") == {0: "9", 1: "10", 2: "11"}
+    assert names["query"].exception() is None
+
+
+def rows_of_batches(folder: Path) -> list[Any]:
+    """Return the rows of each batch, in the order of the batches."""
+    batches = sorted(complete_batches(folder), key=lambda each: int(each.name.partition("=")[2]))
+    return [
+        [row for file in batch.glob("*.parquet") for row in ParquetFile(file).read().to_pylist()]
+        for batch in batches
+    ]
+
+
+def test_a_source_that_cannot_be_sliced_is_refused_by_name(spark: Any) -> None:
     register(spark)
-    with pytest.raises(Exception, match=said):
-        spark.readStream.format(name).load()
+    with pytest.raises(Exception, match="estimates the time"):
+        spark.readStream.format("penstock-bigtable").load()

@@ -77,6 +77,10 @@ class Writers:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         self._stopped.set()
         join(self._thread)

@@ -10,6 +10,7 @@ from penstock.errors import UsageError
 from penstock.spark.options import has_password
 from penstock.spark.postgres import PostgresDataSource
 from penstock.spark.spanner import SpannerDataSource, SpannerSlices
+from penstock.spark.ydb import YdbDataSource
 
 GIVEN = {"project": "my-project", "instance": "main", "database": "shop", "change_stream": "S"}
 
@@ -132,3 +133,47 @@ def test_options_of_postgres_are_checked_before_a_connection_is_made() -> None:
 def test_a_connection_string_may_be_a_uri() -> None:
     given = {"dsn": "postgresql://ada@db:6432/shop", "publication": "p", "slot": "s"}
     PostgresDataSource(given).stream()
+
+
+YDB = {"endpoint": "grpc://localhost:2136", "database": "/local", "table": "t", "changefeed": "f"}
+
+
+@pytest.mark.parametrize("name", ["token", "password"])
+def test_a_secret_of_ydb_must_be_a_reference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        UsageError, match=f"{name} is in plain text, and Spark shows options in plans"
+    ) as error:
+        YdbDataSource({**YDB, name: "hunter2"}).stream()
+    assert "hunter2" not in str(error.value)
+    monkeypatch.setenv("PENSTOCK_TEST_SECRET", "hunter2")
+    user = {"user": "ada"} if name == "password" else {}
+    made = YdbDataSource({**YDB, **user, name: "${env:PENSTOCK_TEST_SECRET}"}).stream()
+    assert getattr(made.reader.connection, name) == "hunter2"
+    assert "hunter2" not in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"end": "2026-01-31T00:00:00Z"}, "no option end: a position has no time"),
+        ({"max_slice_seconds": "5"}, "no option max_slice_seconds: a position has no time"),
+        ({"layout": "rows"}, "layout='rows' is not one of table, events"),
+        ({"snapshot": "when_needed"}, "snapshot='when_needed' is not one of never, initial"),
+        ({"database": "local"}, "database must be an absolute path"),
+        ({"maxRowsPerTrigger": "0"}, "max_rows_per_trigger=0 is out of range"),
+        ({"endpoint": "localhost:2136"}, "endpoint must begin with grpc://"),
+    ],
+)
+def test_options_of_ydb_are_checked_before_a_connection_is_made(options: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        YdbDataSource({**YDB, **options}).stream()
+
+
+def test_every_option_of_the_beam_source_of_ydb_is_one_here_or_is_left_out_by_name() -> None:
+    from penstock.io.ydb.options import YdbChangefeedOptions
+    from penstock.options import arguments_of
+    from penstock.spark.ydb import _LEFT_OUT, YdbSourceOptions
+
+    beam: set[str] = set(arguments_of(YdbChangefeedOptions))
+    assert set(arguments_of(YdbSourceOptions)) - beam == {"layout", "max_rows_per_trigger", "max_tasks"}
+    assert _LEFT_OUT - {"max_slice_seconds", "maxbytespertrigger"} <= beam

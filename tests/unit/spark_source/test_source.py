@@ -6,11 +6,16 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
+from pyspark.sql.datasource import DataSourceStreamReader
 
 from penstock.errors import SetupError, UsageError
 from penstock.spark.source import _StreamReader
 from penstock.spark.spanner import SpannerDataSource, SpannerSlices
+from penstock.spark.ydb import YdbDataSource
+from penstock_emulators.ydb.topic import Topic
+from tests.unit.ydb.memory import TABLE, described
 
 SECOND = 1_000_000_000
 GIVEN = {"project": "my-project", "instance": "main", "database": "shop", "change_stream": "S"}
@@ -122,8 +127,52 @@ def test_a_batch_query_needs_a_start_and_ends_now() -> None:
 
 def test_importing_the_data_sources_imports_no_beam_and_no_client() -> None:
     program = (
-        "import sys, penstock.spark, penstock.spark.registration, penstock.spark.spanner, penstock.spark.postgres\n"
-        "print(*{name.partition('.')[0] for name in sys.modules} & {'apache_beam', 'grpc', 'psycopg', 'pyspark'})"
+        "import sys, penstock.spark.registration, penstock.spark.spanner, penstock.spark.postgres, penstock.spark.ydb\n"
+        "found = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(*found & {'apache_beam', 'grpc', 'psycopg', 'pyspark', 'ydb'})"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["pyspark"]
+
+
+def ydb(**options: str) -> Any:
+    given = {
+        "endpoint": "grpc://localhost:1",
+        "database": "/local",
+        "table": "t",
+        "changefeed": "f",
+        **options,
+    }
+    return YdbDataSource(given)
+
+
+def test_spark_is_told_the_most_rows_of_a_batch() -> None:
+    limit = reader(ydb(maxRowsPerTrigger="5").stream()).getDefaultReadLimit()
+    assert limit.max_rows == 5
+    assert type(reader(ydb().stream()).getDefaultReadLimit()).__name__ == "ReadAllAvailable"
+
+
+@pytest.mark.parametrize(
+    "limited", [ydb(max_rows_per_trigger="5"), SpannerDataSource({**GIVEN, "max_slice_seconds": "5"})]
+)
+def test_a_limit_is_refused_where_spark_does_not_say_where_a_batch_begins(
+    limited: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert limited.streamReader(None)
+    monkeypatch.delattr(DataSourceStreamReader, "getDefaultReadLimit")
+    with pytest.raises(UsageError, match="which needs Spark 4.2 or newer"):
+        limited.streamReader(None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "messages"),
+    [
+        ("NEW_AND_OLD_IMAGES", {}, 5),
+        ("NEW_AND_OLD_IMAGES", {"layout": "events"}, 10),
+        ("NEW_IMAGE", {}, 10),
+    ],
+)
+def test_a_message_may_have_two_rows(mode: str, options: dict[str, str], messages: int) -> None:
+    found = described(Topic("/local/t/f"), table=msgspec.structs.replace(TABLE, mode=mode))
+    assert ydb(**options).stream()._messages(found, 10) == messages
+    assert ydb(**options).stream()._messages(found, 1) == 1

@@ -112,6 +112,8 @@ class MemoryCall:
                 continue
             while offset < partition.end and credit > 0:
                 offset = max(offset, partition.first)
+                if offset == partition.end:
+                    break
                 found = partition.message(offset)
                 offset += 1
                 if found.written_at < self._read_from:
