@@ -135,6 +135,8 @@ def newest_values(consumer: Consumer, topic: str) -> dict[bytes, bytes]:
     Raises:
         KafkaException: the broker refuses, or did not answer.
     """
+    # A client that does not know the leader of a partition looks for it half a second later (librdkafka 2.16).
+    consumer.list_topics(topic, timeout=_REQUEST_SECONDS)
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     newest: dict[bytes, bytes] = {}
     try:

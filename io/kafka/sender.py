@@ -43,8 +43,8 @@ _FLUSH_SECONDS = 60.0
 """Time limit for sending a batch and for ending its transaction."""
 _POLL_RECORDS = 100
 """Records between two calls that take reports: a call for each would cost a fifth of the sending."""
-_POLL_SECONDS = 0.1
-"""Time limit of one wait for delivery reports."""
+_POLL_SECONDS = 0.005
+"""Time of one wait until records are delivered. Only those that are not delivered end it early, by their reports."""
 _CLOSE_SECONDS = 10.0
 """Time limit for the delivery reports of records that a producer gives up."""
 
@@ -238,6 +238,8 @@ class _Writer:
         # First this, then the ledger: it fences older producers of the id and aborts their transaction. So the ledger
         # cannot change after it was read, unless this producer is fenced too.
         self.producer = self.open.client
+        # A client without a connection looks for its coordinator half a second later (librdkafka 2.16).
+        self.producer.list_topics(target.ledger_topic, timeout=_REQUEST_SECONDS)
         self.producer.init_transactions(_REQUEST_SECONDS)
         self.entry: StoredEntry | None = self.ledger.read()
 
