@@ -1,24 +1,20 @@
-"""An open Parquet file of an Iceberg table, read by row groups and by the columns of the table.
+"""An open Parquet file of an Iceberg table, whose columns have ids.
 
 Needs the extra `iceberg`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 
 from penstock.errors import UsageError
+from penstock.io.columnar.open_file import OpenFile
 
 _ID = b"PARQUET:field_id"
-
-Bounds = Callable[[str], tuple[Any, Any] | None]
-"""The lowest and the highest value that a column can have, both inclusive; None: they are not known."""
 
 
 @contextmanager
@@ -36,58 +32,25 @@ def opened(table: Any, file: Any) -> Iterator[OpenFile]:
             "current and history cannot look for rows. Write its files again as Parquet, or give the sink another table"
         )
     with table.io.new_input(file.file_path).open() as stream:
-        yield OpenFile(table, file, stream)
+        yield _IcebergFile(table, file, stream)
 
 
-class OpenFile:
-    """The row groups of a file. Columns have their names in the table, which may differ from those in the file."""
-
+class _IcebergFile(OpenFile):
     def __init__(self, table: Any, file: Any, stream: Any) -> None:
-        self.path: str = file.file_path
         self._table, self._entry = table, file
-        self._file = pyarrow.parquet.ParquetFile(stream)
-        self._names = _own_names(self._file.schema_arrow, table.schema())
-        metadata = self._file.metadata
-        self._sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        self.firsts: list[int] = [0, *np.cumsum(self._sizes).tolist()][: len(self._sizes)]
-        """The position of the first row of each row group."""
+        super().__init__(file.file_path, stream)
 
-    def bounds(self, number: int) -> Bounds:
-        """Return the bounds of a row group, for columns without fields."""
-        group = self._file.metadata.row_group(number)
-        places = {group.column(place).path_in_schema: place for place in range(group.num_columns)}
+    def _own_names(self, shape: pa.Schema) -> dict[str, str]:
+        schema = self._table.schema()
+        ids = {int(field.metadata[_ID]): field.name for field in shape if _ID in (field.metadata or {})}
+        # Another program has added a file without ids, which is read by names.
+        if not ids:
+            return {name: name for name in shape.names}
+        return {field.name: ids[field.field_id] for field in schema.fields if field.field_id in ids}
 
-        def bounds(name: str) -> tuple[Any, Any] | None:
-            place = places.get(self._names.get(name, ""))
-            found = None if place is None else group.column(place).statistics
-            # Bytes: another program has not said that they are texts.
-            if found is None or not found.has_min_max or isinstance(found.min, bytes):
-                return None
-            return found.min, found.max
-
-        return bounds
-
-    def size(self, number: int) -> int:
-        """Return the rows of a row group."""
-        return self._sizes[number]
-
-    def rows(self, number: int, columns: Sequence[str] | None, places: Any = None) -> pa.Table:
-        """Return rows of a row group: those at `places`, or all.
-
-        `columns` are names of columns without fields; None: all columns of the table, with its types. Then `places`
-        must not be empty.
-        """
-        if columns is None:
-            whole = self._file.read_row_group(number)
-            return self._fitted(whole if places is None else whole.take(places))
-        held = [name for name in columns if name in self._names]
-        own = [self._names[name] for name in held]
-        rows = self._file.read_row_group(number, columns=own).select(own).rename_columns(held)
-        # A file that is older than a column has no value for it.
-        for name in (name for name in columns if name not in held):
-            type_ = self._table.schema().as_arrow().field(name).type
-            rows = rows.append_column(name, pa.nulls(self._sizes[number], type_))
-        return rows if places is None else rows.take(places)
+    def _table_schema(self) -> pa.Schema:
+        found: pa.Schema = self._table.schema().as_arrow()
+        return found
 
     def _fitted(self, rows: pa.Table) -> pa.Table:
         # pyiceberg 0.12 has no public function that gives rows of a file the columns of a table by their ids.
@@ -112,12 +75,3 @@ class OpenFile:
         batches = [_to_requested_schema(schema, held, batch, **options) for batch in rows.to_batches()]
         # Files of several writers have several variants of one type, such as texts with long offsets.
         return pa.Table.from_batches(batches).cast(schema_to_pyarrow(schema))
-
-
-def _own_names(shape: pa.Schema, schema: Any) -> dict[str, str]:
-    """Return by the name of a column in the table its name in a file, whose schema is `shape`."""
-    ids = {int(field.metadata[_ID]): field.name for field in shape if _ID in (field.metadata or {})}
-    # Another program has added a file without ids, which is read by names.
-    if not ids:
-        return {name: name for name in shape.names}
-    return {field.name: ids[field.field_id] for field in schema.fields if field.field_id in ids}

@@ -32,8 +32,9 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
 from penstock.io.columnar.parquet import parquet_file
+from penstock.io.columnar.positions import NO_ROWS, Positions, joined
 from penstock.io.iceberg.files import FilesOfIo
-from penstock.io.iceberg.snapshot_files import NO_ROWS, Manifest, Positions, SnapshotFiles, joined
+from penstock.io.iceberg.snapshot_files import Manifest, SnapshotFiles
 
 MANIFESTS, SMALL_MANIFEST = 8, 1_000
 """More than so many manifests with fewer live files than `SMALL_MANIFEST` become one: each is read in each epoch."""

@@ -5,23 +5,20 @@ Needs the extra `iceberg`. Everything is read when it is first asked for, once f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet
 
 from penstock.errors import UsageError
+from penstock.io.columnar.open_file import Bounds, OpenFile
+from penstock.io.columnar.positions import Positions, in_order
+from penstock.io.iceberg.open_file import opened
 from penstock.object_stores.store import in_parallel
-
-Positions = npt.NDArray[np.int64]
-"""Places of rows in a data file, from 0, in ascending order, each once."""
-
-NO_ROWS: Positions = np.empty(0, np.int64)
-NO_POSITIONS: Mapping[str, Positions] = {}
 
 _PATH, _POSITION = "file_path", "pos"
 
@@ -84,7 +81,29 @@ class SnapshotFiles:
                 # A delete file concerns only files that are not newer. A path that is unknown is of a removed file.
                 if path in numbers and numbers[path] <= entry.sequence_number:
                     found.setdefault(path, []).append(positions)
-        return {path: _in_order(parts) for path, parts in found.items()}
+        return {path: in_order(parts) for path, parts in found.items()}
+
+    @property
+    def stored(self) -> list[Any]:
+        """The data files; see `penstock.io.columnar.row_search.SearchedFiles`."""
+        return [each.data_file for each in self.data]
+
+    def bounds(self, file: Any) -> Bounds:
+        from pyiceberg.conversions import from_bytes
+
+        schema, lower, upper = self.table.schema(), file.lower_bounds or {}, file.upper_bounds or {}
+
+        def bounds(name: str) -> tuple[Any, Any] | None:
+            field = schema.find_field(name)
+            if field.field_id not in lower or field.field_id not in upper:
+                return None
+            type_, id_ = field.field_type, field.field_id
+            return from_bytes(type_, lower[id_]), from_bytes(type_, upper[id_])
+
+        return bounds
+
+    def opened(self, file: Any) -> AbstractContextManager[OpenFile]:
+        return opened(self.table, file)
 
     def _entries(self) -> Iterator[Any]:
         return (entry for manifest in self.manifests for entry in manifest.entries)
@@ -101,28 +120,3 @@ class SnapshotFiles:
         positions = rows.column(_POSITION).to_numpy()[order]
         ends = np.searchsorted(codes[order], np.arange(len(paths.dictionary)), side="right")
         return list(zip(paths.dictionary.to_pylist(), np.split(positions, ends[:-1]), strict=True))
-
-
-def joined(parts: Iterable[Mapping[str, Positions]]) -> dict[str, Positions]:
-    """Return the rows that are in one of several sets. A file without such rows is left out."""
-    found: dict[str, list[Positions]] = {}
-    for part in parts:
-        for path, positions in part.items():
-            if len(positions):
-                found.setdefault(path, []).append(positions)
-    return {path: _in_order(each) for path, each in found.items()}
-
-
-def _in_order(parts: Sequence[Positions]) -> Positions:
-    # The parts are in order nearly always. A stable sort takes them as runs, which is many times faster.
-    found = np.sort(np.concatenate(parts), kind="stable")
-    return found[np.diff(found, prepend=-1) > 0]
-
-
-def are_in(positions: Positions, known: Positions) -> npt.NDArray[np.bool_]:
-    """Return for each position whether it is one of the `known` ones."""
-    if not len(known):
-        return np.zeros(len(positions), np.bool_)
-    # `np.isin` would sort all known ones again.
-    places = np.minimum(np.searchsorted(known, positions), len(known) - 1)
-    return known[places] == positions

@@ -38,25 +38,17 @@ from penstock.io.columnar.data_files import DataFile
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.log_shape import LogShape
 from penstock.io.columnar.log_target import LogCommit, LogFilesTarget
+from penstock.io.columnar.positions import NO_POSITIONS, Positions
 from penstock.io.columnar.replica import schema_change
-from penstock.io.columnar.table_rows import KEY, VERSION, Mode, StoredRow
+from penstock.io.columnar.row_commit import RowCommit
+from penstock.io.columnar.table_rows import KEY, Mode, StoredRow
+from penstock.io.columnar.upkeep import GROUP_ROWS
 from penstock.io.iceberg.errors import IcebergTargetError, classify_error, not_configured
 from penstock.io.iceberg.field_ids import field_ids, with_field_ids
 from penstock.io.iceberg.files import IcebergFiles
-from penstock.io.iceberg.open_file import Bounds
-from penstock.io.iceberg.row_search import (
-    MAY_CHANGE,
-    VALID,
-    Condition,
-    Match,
-    find,
-    has_one_of,
-    older_than,
-    tombstones_before,
-)
-from penstock.io.iceberg.snapshot_files import NO_POSITIONS, Positions, SnapshotFiles, joined
+from penstock.io.iceberg.snapshot_files import SnapshotFiles
 from penstock.io.iceberg.statistics import entry_of, statistics_in
-from penstock.io.iceberg.upkeep import GROUP_ROWS, entries_to_rewrite, rewritten
+from penstock.io.iceberg.upkeep import entries_to_rewrite, rewritten
 from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
@@ -263,10 +255,14 @@ def _errors(target: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Commit(LogCommit):
+class _Commit(RowCommit, LogCommit):
     """`files` are the files of the snapshot that the commit begins at. They are read when a row is looked for."""
 
     files: SnapshotFiles = field(kw_only=True, compare=False)
+
+    @property
+    def searched(self) -> SnapshotFiles:
+        return self.files
 
     @property
     def compares_versions(self) -> bool:
@@ -319,22 +315,6 @@ class _Commit(LogCommit):
         for part in self.table.scan().to_arrow_batch_reader():
             yield rows_of_arrow(pa.Table.from_batches([part]))
 
-    def rows_with(self, keys: list[str]) -> list[StoredRow]:
-        return self._load(has_one_of(KEY, keys)) if keys else []
-
-    def rows_that_may_change(self, keys: list[str]) -> list[StoredRow]:
-        return self._load(has_one_of(KEY, keys), MAY_CHANGE) if keys else []
-
-    def valid_rows(self) -> list[StoredRow]:
-        return self._load(VALID)
-
-    def _load(self, *conditions: Condition) -> list[StoredRow]:
-        if self.are_new:
-            return []
-        return [
-            row for match in find(self.files, conditions, lambda _: None) for row in rows_of_arrow(match.rows)
-        ]
-
     def alter(self, shape: LogShape, source: Source) -> None:
         from pyiceberg.exceptions import ValidationError
 
@@ -380,81 +360,6 @@ class _Commit(LogCommit):
         """Return a schema with the columns required that the table of another program requires: so they stay."""
         required = {field.name for field in self.table.schema().fields if field.required}
         return pa.schema([field.with_nullable(field.name not in required) for field in shape])
-
-    def write_rows(
-        self,
-        rows: list[StoredRow],
-        changes: TableChanges,
-        after: TableSchema,
-        change: SchemaChange,
-        source: Source,
-    ) -> None:
-        replaced, newer = self._replaced({row[KEY]: row[VERSION] for row in rows})
-        removed = [replaced]
-        if changes.truncated is not None:
-            removed.append(self._places(older_than(encode_version(changes.truncated))))
-        forgotten = self.forget_before(changes.newest)
-        if forgotten is not None:
-            removed.append(self._places(tombstones_before(forgotten // 1000)))
-        self.write(
-            rows_to_arrow([row for row in rows if row[KEY] not in newer], after, source),
-            alters=change.alters,
-            removed=joined(removed),
-            properties=self.properties(changes.truncated, forgotten),
-        )
-
-    def _replaced(self, versions: Mapping[str, str]) -> tuple[dict[str, Positions], set[str]]:
-        """Return the places of the rows that changes replace, and the keys of rows that are not older than the change.
-
-        `versions` has the version of the change by key.
-        """
-        if self.are_new or not versions:
-            return {}, set()
-        oldest = min(versions.values())
-
-        def wanted(bounds: Bounds) -> tuple[str, ...]:
-            known = bounds(VERSION)
-            # Nearly always: all rows that were there are older than the epoch, so their versions are not read.
-            return (KEY,) if known is not None and known[1] < oldest else (KEY, VERSION)
-
-        matches = find(self.files, [has_one_of(KEY, versions)], wanted)
-        newer = {
-            row[KEY]
-            for match in matches
-            if VERSION in match.rows.column_names
-            for row in match.rows.to_pylist()
-            if row[VERSION] is not None and row[VERSION] >= versions[row[KEY]]
-        }
-        stays = pa.array(newer, pa.string())
-        return _places(
-            (match, pc.invert(pc.is_in(match.rows.column(KEY), value_set=stays))) for match in matches
-        ), newer
-
-    def _places(self, condition: Condition) -> dict[str, Positions]:
-        """Return the places of the rows that fulfil a condition."""
-        if self.are_new:
-            return {}
-        return _places((match, None) for match in find(self.files, [condition], lambda _: ()))
-
-    def write_versions(
-        self, rows: list[StoredRow], after: TableSchema, change: SchemaChange, source: Source
-    ) -> None:
-        removed: dict[str, Positions] = {}
-        if rows and not self.are_new:
-            written = {(row[KEY], row[VERSION]) for row in rows}
-            conditions = [has_one_of(column, {row[column] for row in rows}) for column in (KEY, VERSION)]
-            matches = find(self.files, conditions, lambda _: (KEY, VERSION))
-            # A version of another key may be among those that match, but no version is used twice with one key.
-            removed = _places(
-                (match, pa.array([(row[KEY], row[VERSION]) in written for row in match.rows.to_pylist()]))
-                for match in matches
-            )
-        self.write(
-            rows_to_arrow(rows, after, source),
-            alters=change.alters,
-            removed=removed,
-            properties=self.properties(),
-        )
 
     def write(
         self, rows: pa.Table, *, alters: bool, removed: Mapping[str, Positions], properties: Mapping[str, str]
@@ -507,14 +412,6 @@ class _Commit(LogCommit):
             for file in chosen:
                 delta.delete_data_file(file)
             remove_rows(delta, files, NO_POSITIONS)
-
-
-def _places(matches: Iterable[tuple[Match, Any]]) -> dict[str, Positions]:
-    """Return the positions by file: of each match the rows of its mask, or all if it has none."""
-    return joined(
-        {match.path: match.positions if mask is None else match.positions[np.asarray(mask)]}
-        for match, mask in matches
-    )
 
 
 def _data_files(transaction: Any, rows: pa.Table) -> Iterator[Any]:

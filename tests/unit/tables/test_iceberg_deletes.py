@@ -23,11 +23,14 @@ from pyiceberg.transforms import IdentityTransform
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Op, Version
 from penstock.io.columnar.arrow_rows import new_table_schema
-from penstock.io.iceberg import row_delta, target, upkeep
-from penstock.io.iceberg.open_file import OpenFile, opened
-from penstock.io.iceberg.snapshot_files import SnapshotFiles, are_in, joined
+from penstock.io.columnar import upkeep
+from penstock.io.columnar.open_file import OpenFile
+from penstock.io.columnar.positions import are_in, joined
+from penstock.io.columnar.upkeep import FULL_BYTES, TOGETHER, FileSize, files_to_rewrite
+from penstock.io.iceberg import row_delta, target
+from penstock.io.iceberg.open_file import opened
+from penstock.io.iceberg.snapshot_files import SnapshotFiles
 from penstock.io.iceberg.target import IcebergTarget
-from penstock.io.iceberg.upkeep import FULL_BYTES, TOGETHER, FileSize, files_to_rewrite
 from penstock.io.staging import TargetUnavailableError
 from tests.unit.tables import histories
 from tests.unit.tables.histories import SCHEMA, Writer
@@ -216,9 +219,9 @@ def test_files_that_cannot_have_a_changed_key_are_not_opened(
     read: list[str] = []
     original = OpenFile.__init__
 
-    def watched(self: OpenFile, table: Any, file: Any, stream: Any) -> None:
-        read.append(file.file_path)
-        original(self, table, file, stream)
+    def watched(self: OpenFile, path: str, stream: Any) -> None:
+        read.append(path)
+        original(self, path, stream)
 
     monkeypatch.setattr(OpenFile, "__init__", watched)
     published(lake, [[update(350, 1, 3000)]], first=4)

@@ -112,12 +112,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append(str(named))
         return scan(self, *args, **named)
 
-    def opened(self: OpenFile, table: Any, file: Any, stream: Any) -> None:
-        found.append(file.file_path)
-        open_file(self, table, file, stream)
+    def opened(self: OpenFile, path: str, stream: Any) -> None:
+        found.append(path)
+        open_file(self, path, stream)
 
     import penstock.io.delta.target as delta_target
-    from penstock.io.iceberg.open_file import OpenFile
+    from penstock.io.columnar.open_file import OpenFile
 
     open_file = OpenFile.__init__
     monkeypatch.setattr(OpenFile, "__init__", opened)

@@ -1,6 +1,6 @@
-"""Finds rows in the data files of an Iceberg table, and their places, without reading what cannot match.
+"""Finds rows in the data files of a table, and their places, without reading what cannot match. Needs pyarrow.
 
-Needs the extra `iceberg`. A condition reads few columns. Files and row groups whose statistics say that no row fulfils
+A condition reads few columns. Files and row groups whose statistics say that no row fulfils
 it are left out, and further columns are read only of row groups in which a row does. Rows that are deleted already are
 never returned.
 """
@@ -8,17 +8,18 @@ never returned.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.io.columnar.open_file import Bounds, OpenFile
+from penstock.io.columnar.positions import NO_ROWS, Positions, are_in
 from penstock.io.columnar.table_rows import DELETED, TIMESTAMP, VALID_TO, VERSION
-from penstock.io.iceberg.open_file import Bounds, OpenFile, opened
-from penstock.io.iceberg.snapshot_files import NO_ROWS, Positions, SnapshotFiles, are_in
 from penstock.object_stores.store import in_parallel
 
 FILES_AT_ONCE = 4
@@ -26,6 +27,24 @@ FILES_AT_ONCE = 4
 
 Wanted = Callable[[Bounds], tuple[str, ...] | None]
 """Columns to read of the rows in a row group with these bounds; None: all columns of the table."""
+
+
+class SearchedFiles(Protocol):
+    """The data files of one snapshot of a table, in the words of its format."""
+
+    @property
+    def stored(self) -> Sequence[Any]:
+        """The data files."""
+
+    @property
+    def gone(self) -> Mapping[str, Positions]:
+        """The rows that are deleted, by the path of their data file."""
+
+    def bounds(self, file: Any) -> Bounds:
+        """Return the bounds of a whole file, from the metadata of the table."""
+
+    def opened(self, file: Any) -> AbstractContextManager[OpenFile]:
+        """Open a data file. For any number of threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +117,7 @@ MAY_CHANGE = Condition(
 """Versions of a history that are valid, and deletions."""
 
 
-def find(files: SnapshotFiles, conditions: Sequence[Condition], wanted: Wanted) -> list[Match]:
+def find(files: SearchedFiles, conditions: Sequence[Condition], wanted: Wanted) -> list[Match]:
     """Return the rows that fulfil all of one or more conditions, by data file.
 
     The first condition should read the fewest bytes: the next ones read only row groups in which it finds rows.
@@ -114,15 +133,13 @@ def find(files: SnapshotFiles, conditions: Sequence[Condition], wanted: Wanted) 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    files: SnapshotFiles
+    files: SearchedFiles
     conditions: Sequence[Condition]
     wanted: Wanted
 
     def candidates(self) -> list[Any]:
         """Return the data files whose statistics do not say that they have no such row."""
-        found = [
-            each.data_file for each in self.files.data if self._may_hold(self._bounds_of_file(each.data_file))
-        ]
+        found = [each for each in self.files.stored if self._may_hold(self.files.bounds(each))]
         # Read before the threads, which would all read it.
         if found:
             _ = self.files.gone
@@ -131,24 +148,10 @@ class _Search:
     def _may_hold(self, bounds: Bounds) -> bool:
         return all(condition.may_hold(bounds) for condition in self.conditions)
 
-    def _bounds_of_file(self, file: Any) -> Bounds:
-        from pyiceberg.conversions import from_bytes
-
-        schema, lower, upper = self.files.table.schema(), file.lower_bounds or {}, file.upper_bounds or {}
-
-        def bounds(name: str) -> tuple[Any, Any] | None:
-            field = schema.find_field(name)
-            if field.field_id not in lower or field.field_id not in upper:
-                return None
-            type_, id_ = field.field_type, field.field_id
-            return from_bytes(type_, lower[id_]), from_bytes(type_, upper[id_])
-
-        return bounds
-
     def matches(self, file: Any) -> list[Match]:
         """Return the rows of one data file, in parts: one for each row group."""
-        gone = self.files.gone.get(file.file_path, NO_ROWS)
-        with opened(self.files.table, file) as data:
+        with self.files.opened(file) as data:
+            gone = self.files.gone.get(data.path, NO_ROWS)
             return [match for match in self._in_groups(data, gone) if len(match.positions)]
 
     def _in_groups(self, data: OpenFile, gone: Positions) -> Iterator[Match]:

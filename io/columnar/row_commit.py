@@ -1,0 +1,159 @@
+"""`RowCommit`: a commit that adds new rows and removes rows of data files by their places. Needs pyarrow.
+
+Rows are looked for by their keys (`row_search`), so an epoch costs what it changes, and not what the table has. A
+format of tables adds the files of a snapshot and how a commit is written.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.event.model import Source, TableSchema
+from penstock.event.replica import TableChanges, encode_version
+from penstock.event.schema_changes import SchemaChange
+from penstock.io.columnar.arrow_rows import rows_of_arrow, rows_to_arrow
+from penstock.io.columnar.open_file import Bounds
+from penstock.io.columnar.positions import Positions, joined
+from penstock.io.columnar.row_search import (
+    MAY_CHANGE,
+    VALID,
+    Condition,
+    Match,
+    SearchedFiles,
+    find,
+    has_one_of,
+    older_than,
+    tombstones_before,
+)
+from penstock.io.columnar.table_rows import KEY, VERSION, StoredRow
+from penstock.io.columnar.table_target import TableCommit
+
+
+class RowCommit(TableCommit):
+    """See `TableCommit`. A subclass has `searched` besides."""
+
+    # A dataclass with slots has one base with fields: `TableCommit`.
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def searched(self) -> SearchedFiles:
+        """The files of the snapshot that the commit begins at. They are read when a row is looked for."""
+
+    @abstractmethod
+    def properties(self, truncated: Any = None, forgotten: int | None = None) -> Any:
+        """Return the ledger as the format has it, with the numbers that the writer stores: see `stored`."""
+
+    @abstractmethod
+    def write(
+        self, rows: pa.Table, *, alters: bool, removed: Mapping[str, Positions], properties: Any
+    ) -> None:
+        """Commit rows in place of those at `removed`, which has positions by file, with `properties`.
+
+        If `alters`, the table gets the columns of `rows`.
+        """
+
+    def rows_with(self, keys: list[str]) -> list[StoredRow]:
+        return self._load(has_one_of(KEY, keys)) if keys else []
+
+    def rows_that_may_change(self, keys: list[str]) -> list[StoredRow]:
+        return self._load(has_one_of(KEY, keys), MAY_CHANGE) if keys else []
+
+    def valid_rows(self) -> list[StoredRow]:
+        return self._load(VALID)
+
+    def _load(self, *conditions: Condition) -> list[StoredRow]:
+        if self.are_new:
+            return []
+        return [
+            row for match in find(self.searched, conditions, lambda _: None) for row in rows_of_arrow(match.rows)
+        ]
+
+    def write_rows(
+        self,
+        rows: list[StoredRow],
+        changes: TableChanges,
+        after: TableSchema,
+        change: SchemaChange,
+        source: Source,
+    ) -> None:
+        replaced, newer = self._replaced({row[KEY]: row[VERSION] for row in rows})
+        removed = [replaced]
+        if changes.truncated is not None:
+            removed.append(self._places(older_than(encode_version(changes.truncated))))
+        forgotten = self.forget_before(changes.newest)
+        if forgotten is not None:
+            removed.append(self._places(tombstones_before(forgotten // 1000)))
+        self.write(
+            rows_to_arrow([row for row in rows if row[KEY] not in newer], after, source),
+            alters=change.alters,
+            removed=joined(removed),
+            properties=self.properties(changes.truncated, forgotten),
+        )
+
+    def _replaced(self, versions: Mapping[str, str]) -> tuple[dict[str, Positions], set[str]]:
+        """Return the places of the rows that changes replace, and the keys of rows that are not older than the change.
+
+        `versions` has the version of the change by key.
+        """
+        if self.are_new or not versions:
+            return {}, set()
+        oldest = min(versions.values())
+
+        def wanted(bounds: Bounds) -> tuple[str, ...]:
+            known = bounds(VERSION)
+            # Nearly always: all rows that were there are older than the epoch, so their versions are not read.
+            return (KEY,) if known is not None and known[1] < oldest else (KEY, VERSION)
+
+        matches = find(self.searched, [has_one_of(KEY, versions)], wanted)
+        newer = {
+            row[KEY]
+            for match in matches
+            if VERSION in match.rows.column_names
+            for row in match.rows.to_pylist()
+            if row[VERSION] is not None and row[VERSION] >= versions[row[KEY]]
+        }
+        stays = pa.array(newer, pa.string())
+        return _places(
+            (match, pc.invert(pc.is_in(match.rows.column(KEY), value_set=stays))) for match in matches
+        ), newer
+
+    def _places(self, condition: Condition) -> dict[str, Positions]:
+        """Return the places of the rows that fulfil a condition."""
+        if self.are_new:
+            return {}
+        return _places((match, None) for match in find(self.searched, [condition], lambda _: ()))
+
+    def write_versions(
+        self, rows: list[StoredRow], after: TableSchema, change: SchemaChange, source: Source
+    ) -> None:
+        removed: dict[str, Positions] = {}
+        if rows and not self.are_new:
+            written = {(row[KEY], row[VERSION]) for row in rows}
+            conditions = [has_one_of(column, {row[column] for row in rows}) for column in (KEY, VERSION)]
+            matches = find(self.searched, conditions, lambda _: (KEY, VERSION))
+            # A version of another key may be among those that match, but no version is used twice with one key.
+            removed = _places(
+                (match, pa.array([(row[KEY], row[VERSION]) in written for row in match.rows.to_pylist()]))
+                for match in matches
+            )
+        self.write(
+            rows_to_arrow(rows, after, source),
+            alters=change.alters,
+            removed=removed,
+            properties=self.properties(),
+        )
+
+
+def _places(matches: Iterable[tuple[Match, Any]]) -> dict[str, Positions]:
+    """Return the positions by file: of each match the rows of its mask, or all if it has none."""
+    return joined(
+        {match.path: match.positions if mask is None else match.positions[np.asarray(mask)]}
+        for match, mask in matches
+    )
