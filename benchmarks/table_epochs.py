@@ -1,12 +1,13 @@
 """The cost of an epoch of changes in a table of current rows, by the number of its rows: Iceberg and Delta.
 
-    python benchmarks/table_epochs.py [--rows 100000 1000000] [--changes 1000] [--epochs 10] [--format iceberg]
+    python benchmarks/table_epochs.py [--rows 100000 1000000] [--changes 1000] [--epochs 10] [--format delta-vectors]
 
-A table is loaded with the rows of a snapshot. Then a new process, a driver that starts, publishes epochs of updates
-whose keys are spread over all rows. An update has all columns. *median*, *largest*, *CPU* and *MB* are of the epochs
-after the first one, in which libraries are loaded. The largest may include the upkeep of the table. *CPU* and *MB* are
-means; the bytes are all that is written into the folder of the table. *memory* is the most that the process held above
-what it held before the first epoch.
+The formats are iceberg, delta (MERGE) and delta-vectors (deletion vectors). A table is loaded with the rows of a
+snapshot. Then a new process, a driver that starts, publishes epochs of updates whose keys are spread over all
+rows. An update has all columns. *median*, *largest*, *CPU* and *MB* are of the epochs after the first one, in which
+libraries are loaded. The largest may include the upkeep of the table. *CPU* and *MB* are means; the bytes are all that
+is written into the folder of the table. *memory* is the most that the process held above what it held before the first
+epoch.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ from penstock.io.columnar.arrow_rows import new_table_schema
 PER_FILE = 1_000_000
 """Rows of a file of the table that is loaded."""
 
+DELTA = ("delta", "delta-vectors")
 HEADS = ("rows", "first, s", "median, s", "largest, s", "CPU, s", "MB", "read, s", "memory, MB")
 
 
 def target_of(format_: str, folder: Path) -> Any:
-    if format_ == "delta":
+    if format_ in DELTA:
         from penstock.io.delta.target import DeltaTarget
 
-        return DeltaTarget(str(folder / "w" / "t"), "current", "evolve")
+        vectors = format_ == "delta-vectors"
+        return DeltaTarget(str(folder / "w" / "t"), "current", "evolve", deletion_vectors=vectors)
     from penstock.io.iceberg.target import IcebergTarget
 
     return IcebergTarget("shop.t", "bench", "current", "evolve", iceberg_properties(folder))
@@ -64,7 +67,7 @@ def load(format_: str, folder: Path, rows: int) -> None:
         target._create("shop.t", SCHEMA)
     for first in range(0, rows, PER_FILE):
         part = loaded(first, min(first + PER_FILE, rows))
-        if format_ == "delta":
+        if format_ in DELTA:
             write_deltalake(target.uri, part, mode="append")
         else:
             target._open("shop.t").append(part)
@@ -114,10 +117,12 @@ def peak_mb() -> float:
 def seconds_to_read(format_: str, folder: Path) -> float:
     """Return the time in which a reader of the format reads all rows."""
     begun = time.perf_counter()
-    if format_ == "delta":
-        from deltalake import DeltaTable
+    if format_ in DELTA:
+        from deltalake import DeltaTable, QueryBuilder
 
-        DeltaTable(folder / "w" / "t").to_pyarrow_table()
+        # `to_pyarrow_table` reads no tables with deletion vectors.
+        query = QueryBuilder().register("t", DeltaTable(folder / "w" / "t"))
+        pa.table(query.execute("select * from t"))
     else:
         from pyiceberg.catalog import load_catalog
 
@@ -155,7 +160,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--changes", type=int, default=1_000)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--format", choices=("iceberg", "delta"), default="iceberg")
+    parser.add_argument("--format", choices=("iceberg", *DELTA), default="iceberg")
     parser.add_argument("--folder", type=Path, help="of the table that this process changes")
     args = parser.parse_args()
     if args.folder:

@@ -29,6 +29,11 @@ class OpenFile(ABC):
         self.firsts: list[int] = [0, *np.cumsum(self._sizes).tolist()][: len(self._sizes)]
         """The position of the first row of each row group."""
 
+    @property
+    def num_rows(self) -> int:
+        """The rows of the file."""
+        return sum(self._sizes)
+
     @abstractmethod
     def _own_names(self, shape: pa.Schema) -> Mapping[str, str]:
         """Return by the name of a column in the table its name in this file, whose schema is `shape`."""
@@ -56,6 +61,10 @@ class OpenFile(ABC):
 
         return bounds
 
+    def _read(self, number: int, own: Sequence[str] | None = None) -> pa.Table:
+        """Return columns of a row group by their names in the file; None: all."""
+        return self._file.read_row_group(number, columns=own)
+
     def size(self, number: int) -> int:
         """Return the rows of a row group."""
         return self._sizes[number]
@@ -67,11 +76,11 @@ class OpenFile(ABC):
         must not be empty.
         """
         if columns is None:
-            whole = self._file.read_row_group(number)
+            whole = self._read(number)
             return self._fitted(whole if places is None else whole.take(places))
         held = [name for name in columns if name in self._names]
         own = [self._names[name] for name in held]
-        rows = self._file.read_row_group(number, columns=own).select(own).rename_columns(held)
+        rows = self._read(number, own).select(own).rename_columns(held)
         # A file that is older than a column has no value for it.
         for name in (name for name in columns if name not in held):
             type_ = self._table_schema().field(name).type

@@ -59,10 +59,17 @@ class ParquetRows:
         return rows_of_event(event, table, "log")
 
 
-def parquet_file(groups: Iterable[Any], schema: Any, compression: str = "zstd", **more: Any) -> bytes:
+def parquet_file(
+    groups: Iterable[Any],
+    schema: Any,
+    compression: str = "zstd",
+    row_group_size: int | None = None,
+    **more: Any,
+) -> bytes:
     """Return a Parquet file with one row group, or more, for each Arrow table of `groups`, all with `schema`.
 
-    `more` are options of pyarrow's `ParquetWriter`.
+    `row_group_size`: the most rows of a row group; None: as pyarrow chooses. `more` are options of pyarrow's
+    `ParquetWriter`.
     """
     import pyarrow.parquet
 
@@ -71,5 +78,5 @@ def parquet_file(groups: Iterable[Any], schema: Any, compression: str = "zstd", 
     options: dict[str, Any] = {"compression": compression, "coerce_timestamps": "us", **more}
     with pyarrow.parquet.ParquetWriter(buffer, schema, **options) as writer:
         for group in groups:
-            writer.write_table(group)
+            writer.write_table(group, row_group_size)
     return buffer.getvalue()

@@ -47,32 +47,32 @@ class RowCommit(TableCommit):
         """The files of the snapshot that the commit begins at. They are read when a row is looked for."""
 
     @abstractmethod
-    def properties(self, truncated: Any = None, forgotten: int | None = None) -> Any:
+    def entries(self, truncated: Any = None, forgotten: int | None = None) -> Any:
         """Return the ledger as the format has it, with the numbers that the writer stores: see `stored`."""
 
     @abstractmethod
-    def write(
-        self, rows: pa.Table, *, alters: bool, removed: Mapping[str, Positions], properties: Any
-    ) -> None:
-        """Commit rows in place of those at `removed`, which has positions by file, with `properties`.
+    def write(self, rows: pa.Table, *, alters: bool, removed: Mapping[str, Positions], entries: Any) -> None:
+        """Commit rows in place of those at `removed`, which has positions by file, with `entries`.
 
         If `alters`, the table gets the columns of `rows`.
         """
 
     def rows_with(self, keys: list[str]) -> list[StoredRow]:
-        return self._load(has_one_of(KEY, keys)) if keys else []
+        return self._rows_where(has_one_of(KEY, keys)) if keys else []
 
     def rows_that_may_change(self, keys: list[str]) -> list[StoredRow]:
-        return self._load(has_one_of(KEY, keys), MAY_CHANGE) if keys else []
+        return self._rows_where(has_one_of(KEY, keys), MAY_CHANGE) if keys else []
 
     def valid_rows(self) -> list[StoredRow]:
-        return self._load(VALID)
+        return self._rows_where(VALID)
 
-    def _load(self, *conditions: Condition) -> list[StoredRow]:
+    def _rows_where(self, *conditions: Condition) -> list[StoredRow]:
         if self.are_new:
             return []
         return [
-            row for match in find(self.searched, conditions, lambda _: None) for row in rows_of_arrow(match.rows)
+            row
+            for match in find(self.searched, conditions, lambda _: None)
+            for row in rows_of_arrow(match.rows)
         ]
 
     def write_rows(
@@ -94,7 +94,7 @@ class RowCommit(TableCommit):
             rows_to_arrow([row for row in rows if row[KEY] not in newer], after, source),
             alters=change.alters,
             removed=joined(removed),
-            properties=self.properties(changes.truncated, forgotten),
+            entries=self.entries(changes.truncated, forgotten),
         )
 
     def _replaced(self, versions: Mapping[str, str]) -> tuple[dict[str, Positions], set[str]]:
@@ -147,7 +147,7 @@ class RowCommit(TableCommit):
             rows_to_arrow(rows, after, source),
             alters=change.alters,
             removed=removed,
-            properties=self.properties(),
+            entries=self.entries(),
         )
 
 

@@ -29,7 +29,7 @@ def complete_until(
     """
     with extra_packages("delta"):
         from deltalake import DeltaTable
-    from penstock.io.delta.target import USER_METADATA
+    from penstock.io.delta.marks import USER_METADATA
 
     table = DeltaTable(os.fspath(uri), storage_options=dict(storage_options or {}))
     marks = []

@@ -1,8 +1,10 @@
-"""Maps errors of delta-rs to the outcome of a publication. Pure."""
+"""Maps errors of delta-rs to the outcome of a publication."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from penstock.errors import ServiceError
 from penstock.io.columnar.store_errors import advice_for, one_line
@@ -28,3 +30,20 @@ def classify_error(text: str, uri: str, *, is_delta_error: bool) -> ServiceError
     if is_delta_error and not _STORE_ERROR.search(text):
         return None
     return TargetUnavailableError(f"the storage of {uri}: {one_line(text)}")
+
+
+@contextmanager
+def errors_of(uri: str) -> Iterator[None]:
+    """Turn errors of delta-rs within the block into errors of the sink."""
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    try:
+        yield
+    # Raised as unavailable, so that the epoch is published again from the new snapshot.
+    except CommitFailedError as error:
+        raise TargetUnavailableError(f"another writer has committed to {uri}: {error}") from None
+    except (DeltaError, OSError) as error:
+        found = classify_error(str(error), uri, is_delta_error=isinstance(error, DeltaError))
+        if found is None:
+            raise
+        raise found from None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated
 
+from penstock.errors import UsageError
 from penstock.io.columnar.options import TableSinkOptions
 from penstock.options import Accepts, options
 
@@ -22,3 +23,15 @@ class DeltaSinkOptions(TableSinkOptions):
         Mapping[str, str] | None, Accepts(example="AWS_ENDPOINT_URL=https://minio.example.com")
     ] = None
     """Options of delta-rs for the object store. Credentials are better in the environment."""
+    deletion_vectors: bool = False
+    """Whether tables get the property ``delta.enableDeletionVectors``, unless they have it already. Then an epoch in
+    the modes current and history costs what it changes, and not what the table has. Programs that read such a table
+    must know deletion vectors: ``to_pandas`` and ``to_pyarrow_table`` of delta-rs do not."""
+
+    def check_vectors(self) -> None:
+        """Raise UsageError if the mode has no deletion vectors."""
+        if self.deletion_vectors and self.mode == "log":
+            raise UsageError(
+                "deletion_vectors is for the modes current and history: a log replaces no rows. Leave it out, or set "
+                "another mode"
+            )

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.compat import UTC
+from penstock.io.columnar.table_rows import KEY, PREFIX
 
 _MOST_COLUMNS = 32
 _LONGEST_TEXT = 64
@@ -64,6 +65,9 @@ def _bounds(groups: Sequence[Any], type_: pa.DataType) -> tuple[Any, Any] | None
 def _columns(schema: pa.Schema) -> Sequence[tuple[_Path, pa.DataType, int]]:
     """Return the columns that get statistics, each with its place among the leaves of the file."""
     leaves = [(path, type_, place) for place, (path, type_) in enumerate(_leaves(schema))]
+    # Rows of a table and not changes: their keys and versions are looked for.
+    if (KEY,) in {path for path, _, _ in leaves}:
+        return sorted(leaves, key=lambda each: not each[0][0].startswith(PREFIX))[:_MOST_COLUMNS]
     by_path = {path: (path, type_, place) for path, type_, place in leaves}
     first = [by_path[path] for path in _FILTERED if path in by_path]
     for image in ("key", "after"):

@@ -30,6 +30,9 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
     older. Column types are the plain ones (`penstock.event.plain_types`). The table is created when the first event
     comes.
 
+    With `deletion_vectors` a commit in the modes ``current`` and ``history`` marks the rows that it replaces, and its
+    cost does not grow with the table. Otherwise it is a MERGE, which writes each file again that has such a row.
+
     Order: epochs are committed in their order. The events of a table have one order in an epoch, by version, and the
     last version of a row counts.
     What repeats: nothing. The commit of an epoch has its number as an application transaction, which is compared
@@ -37,7 +40,8 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
     Watermark: each event holds it until its commit.
     State: the events of the last `roll_seconds`. In the mode ``log`` the tasks write files, and the driver commits
     their names. In the others it keeps eight bytes for each key of a table, while rows of a snapshot are written to it,
-    and a commit reads the table there.
+    and a commit reads the table there, or with
+    `deletion_vectors` the keys of some of its files.
 
     Raises:
         UsageError: an argument is wrong, or delta-rs is missing (at construction).
@@ -48,6 +52,8 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
         # Imported here, because the module needs pyarrow.
         require_extra("delta", "deltalake")
         require_extra("delta", "pyarrow")
+        if self.deletion_vectors:
+            require_extra("delta", "pyroaring")
         from penstock.io.delta.folder import is_local
         from penstock.io.delta.target import DeltaTarget
 
@@ -55,6 +61,7 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
         # The tasks of a log write files, and may have another working directory.
         if self.mode == "log" and is_local(uri) and not uri.startswith("file://"):
             uri = os.path.abspath(uri)
+        self.check_vectors()
         check_arguments("uri", uri, self.mode, self.schema_changes)
         target = DeltaTarget(
             uri,
@@ -63,6 +70,7 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
             dict(self.storage_options or {}),
             self.tombstone_seconds,
             self.mark_seconds,
+            deletion_vectors=self.deletion_vectors,
         )
         publish = publish_tables(target, options=self)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))

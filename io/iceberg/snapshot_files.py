@@ -5,7 +5,7 @@ Needs the extra `iceberg`. Everything is read when it is first asked for, once f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property

@@ -12,19 +12,16 @@ creates it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.datasets import Dataset
 from penstock.errors import SeveralProblemsError, UsageError
 from penstock.event.model import Source, TableSchema, Version
-from penstock.event.replica import TableChanges, encode_version
 from penstock.event.schema_changes import Policy, SchemaChange, SchemaChangedError
 from penstock.folders import check_creatable
 from penstock.io.columnar.arrow_rows import (
@@ -32,7 +29,6 @@ from penstock.io.columnar.arrow_rows import (
     columns_of_arrow,
     new_table_schema,
     rows_of_arrow,
-    rows_to_arrow,
 )
 from penstock.io.columnar.data_files import DataFile
 from penstock.io.columnar.known_keys import SnapshotKeys
@@ -289,7 +285,7 @@ class _Commit(RowCommit, LogCommit):
         generation, epoch, driver = found.split(":")
         return LedgerEntry(int(generation), int(epoch), driver)
 
-    def properties(self, truncated: Version | None = None, forgotten: int | None = None) -> dict[str, str]:
+    def entries(self, truncated: Version | None = None, forgotten: int | None = None) -> dict[str, str]:
         entries = {self._entry("sink"): ":".join(map(str, self.delivery.position))}
         if truncated is not None:
             entries[self._entry("truncated")] = str(truncated.order)
@@ -349,12 +345,12 @@ class _Commit(RowCommit, LogCommit):
             with update.merge_append() if merges else update.fast_append() as append:
                 for file in files:
                     append.append_data_file(entry_of(file, metadata.default_spec_id))
-            transaction.set_properties(self.properties())
+            transaction.set_properties(self.entries())
 
     def append(self, rows: pa.Table) -> None:
         with self.table.transaction() as transaction:
             transaction.append(rows.cast(self._requiring(rows.schema)), snapshot_properties=self._summary)
-            transaction.set_properties(self.properties())
+            transaction.set_properties(self.entries())
 
     def _requiring(self, shape: pa.Schema) -> pa.Schema:
         """Return a schema with the columns required that the table of another program requires: so they stay."""
@@ -362,9 +358,9 @@ class _Commit(RowCommit, LogCommit):
         return pa.schema([field.with_nullable(field.name not in required) for field in shape])
 
     def write(
-        self, rows: pa.Table, *, alters: bool, removed: Mapping[str, Positions], properties: Mapping[str, str]
+        self, rows: pa.Table, *, alters: bool, removed: Mapping[str, Positions], entries: Mapping[str, str]
     ) -> None:
-        """Commit rows in place of those at `removed`, which has positions by file, with `properties`.
+        """Commit rows in place of those at `removed`, which has positions by file, with `entries`.
 
         If `alters`, the table gets the columns of `rows`.
         """
@@ -389,7 +385,7 @@ class _Commit(RowCommit, LogCommit):
                     for file in _data_files(transaction, rows):
                         delta.append_data_file(file)
                     remove_rows(delta, self.files, removed)
-            transaction.set_properties(dict(properties))
+            transaction.set_properties(dict(entries))
 
     def maintain(self) -> None:
         # The files before the commit decide whether there is something to do, because they are read already.

@@ -14,7 +14,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -46,6 +46,11 @@ EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure"}
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _KIND = re.compile(r"kind: (Timeout|Connect|Request|Decode|Interrupted|Unknown)")
+# Options of delta-rs that concern its own commits or clients, and none that obstore's stores have.
+_OPTION = re.compile(
+    r"(?:aws|google|azure)_(?!allow_http|s3_|conditional_put|copy_if_not_exists|force_credential_load)"
+)
+_CREDENTIAL = re.compile(r"access_key|account_key|sas_|client_secret|service_account|application_credentials")
 _TEMPORARY = {408, 409, 425, 429}
 _REASONS = {
     301: "301, so the region or the endpoint is wrong",
@@ -69,13 +74,22 @@ def store_at(location: Location) -> ObjectStore:
 
 
 class ObstoreRequests:
-    """`penstock.object_stores.requests.Requests` on obstore. Equal for equal locations; pickles without credentials."""
+    """`penstock.object_stores.requests.Requests` on obstore. Equal for equal locations.
 
-    def __init__(self, location: Location) -> None:
+    Pickles without credentials, unless `options` has some: pairs of names and values as delta-rs has them, such as
+    AWS_ENDPOINT_URL.
+    """
+
+    def __init__(self, location: Location, options: Sequence[tuple[str, str]] = ()) -> None:
         self._location = location
+        self._options = tuple(options)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ObstoreRequests) and other._location == self._location
+        return (
+            isinstance(other, ObstoreRequests)
+            and other._location == self._location
+            and other._options == self._options
+        )
 
     def __hash__(self) -> int:
         return hash(self._location)
@@ -139,12 +153,12 @@ class ObstoreRequests:
     def _client(self, upload_bytes: int = 0, download: bool = False) -> Any:
         _refuse_after_fork()
         if download:
-            return _client_of(self._location, DOWNLOAD_SECONDS)
+            return _client_of(self._location, DOWNLOAD_SECONDS, self._options)
         # Powers of two, so that there are few clients: each has its own connections.
         seconds = REQUEST_SECONDS
         while seconds < upload_bytes // BYTES_PER_SECOND:
             seconds *= 2
-        return _client_of(self._location, seconds)
+        return _client_of(self._location, seconds, self._options)
 
 
 def _library(location: Location) -> Any:
@@ -166,11 +180,12 @@ def _refuse_after_fork() -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _client_of(location: Location, seconds: int) -> Any:
+def _client_of(location: Location, seconds: int, more: tuple[tuple[str, str], ...] = ()) -> Any:
     """Return obstore's store for a location; it keeps its connections as long as the process lives."""
     library = _library(location)
     make = {"s3": _s3, "gs": _gcs, "az": _azure}[location.scheme]
     endpoint, arguments = make(location)
+    endpoint = _add_options(arguments, {name.lower(): value for name, value in more}) or endpoint
     options: dict[str, Any] = {
         "timeout": timedelta(seconds=seconds),
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
@@ -190,6 +205,24 @@ def _client_of(location: Location, seconds: int) -> Any:
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=seconds)},
             **arguments,
         )
+
+
+def _add_options(arguments: dict[str, Any], options: Mapping[str, str]) -> str | None:
+    """Add options of delta-rs, whose names are in lower case, to arguments of obstore. Return the endpoint, if any."""
+    endpoint = (
+        options.get("aws_endpoint_url_s3") or options.get("aws_endpoint_url") or options.get("aws_endpoint")
+    )
+    known = {name: value for name, value in options.items() if _OPTION.match(name)}
+    arguments["config"] = {**arguments.get("config", {}), **known}
+    if endpoint:
+        arguments["config"] = {
+            name: value for name, value in arguments["config"].items() if "endpoint" not in name
+        }
+        arguments["config"]["aws_endpoint_url_s3"] = endpoint
+    # obstore takes one of both.
+    if any(_CREDENTIAL.search(name) for name in known):
+        arguments.pop("credential_provider", None)
+    return endpoint
 
 
 def _s3(location: Location) -> tuple[str | None, dict[str, Any]]:

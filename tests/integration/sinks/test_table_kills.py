@@ -10,8 +10,9 @@ from typing import Any
 
 import duckdb
 import psycopg
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from penstock.compat import UTC
 from penstock_emulators.oracle import kill
@@ -30,7 +31,8 @@ Rows = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
 @pytest.mark.campaign
-def test_kills_leave_the_current_state_of_the_source(tmp_path: Path, campaign: Any) -> None:
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_kills_leave_the_current_state_of_the_source(tmp_path: Path, campaign: Any, vectors: str) -> None:
     """Four writers change keys, delete rows, and leave large values as they are, which are not sent then."""
     draw = campaign.random("delta kills")
     killed = transactions = commits = 0
@@ -49,7 +51,10 @@ def test_kills_leave_the_current_state_of_the_source(tmp_path: Path, campaign: A
             timer = threading.Timer(end - 2 - time.time(), writers.stop)
             timer.start()
             kills = kill.campaign(
-                command(database, folder, end), moments, log=folder / "log", seconds=end - time.time() + 240
+                command(database, folder, end, deletion_vectors=vectors),
+                moments,
+                log=folder / "log",
+                seconds=end - time.time() + 240,
             )
             timer.join()
             for table, keys in KEYS.items():
@@ -65,7 +70,12 @@ def test_kills_leave_the_current_state_of_the_source(tmp_path: Path, campaign: A
             assert writers.transactions > 100
         killed, transactions = killed + len(kills), transactions + writers.transactions
     assert killed >= 3
-    campaign.record("delta-kills", kills=killed, transactions=transactions, commits=commits)
+    campaign.record(
+        "delta-vectors-kills" if vectors == "true" else "delta-kills",
+        kills=killed,
+        transactions=transactions,
+        commits=commits,
+    )
 
 
 @pytest.mark.campaign
@@ -160,7 +170,8 @@ def command(database: Database, folder: Path, end: float, **more: str) -> list[s
 def read(delta: DeltaTable, table: str) -> list[tuple[Any, ...]]:
     """Return the rows, each with its mark for deleted in front."""
     columns = ", ".join(COLUMNS[table])
-    return duckdb.from_arrow(delta.to_pyarrow_table()).project(f"_penstock_deleted, {columns}").fetchall()
+    query = QueryBuilder().register("t", delta).execute(f"select _penstock_deleted, {columns} from t")
+    return duckdb.from_arrow(pa.table(query)).fetchall()
 
 
 def rows_of(dsn: str, table: str) -> Rows:

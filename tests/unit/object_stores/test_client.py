@@ -85,7 +85,20 @@ def test_without_the_extra_the_message_says_how_to_install_it(monkeypatch):
 def test_large_uploads_get_more_time(monkeypatch):
     requests = client.ObstoreRequests(place("s3://b?region=r"))
     seconds: list[int] = []
-    monkeypatch.setattr(client, "_client_of", lambda location, timeout: seconds.append(timeout))
+    monkeypatch.setattr(client, "_client_of", lambda location, timeout, _: seconds.append(timeout))
     for size in (0, 1 << 20, 11 << 20, 100 << 20):
         requests._client(size)
     assert seconds == [10, 10, 20, 160]
+
+
+def test_options_of_delta_rs_are_for_the_store_and_not_for_its_commits():
+    arguments: dict = {"config": {"aws_endpoint_url_s3": "http://other"}, "credential_provider": "profile"}
+    options = {
+        "aws_endpoint_url": "http://host",
+        "aws_access_key_id": "key",
+        "aws_allow_http": "true",
+        "aws_s3_allow_unsafe_rename": "true",
+        "timeout": "5s",
+    }
+    assert client._add_options(arguments, options) == "http://host"
+    assert arguments == {"config": {"aws_endpoint_url_s3": "http://host", "aws_access_key_id": "key"}}

@@ -22,8 +22,8 @@ from pyiceberg.transforms import IdentityTransform
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Op, Version
-from penstock.io.columnar.arrow_rows import new_table_schema
 from penstock.io.columnar import upkeep
+from penstock.io.columnar.arrow_rows import new_table_schema
 from penstock.io.columnar.open_file import OpenFile
 from penstock.io.columnar.positions import are_in, joined
 from penstock.io.columnar.upkeep import FULL_BYTES, TOGETHER, FileSize, files_to_rewrite
@@ -330,7 +330,7 @@ def test_a_table_of_version_3_is_refused_with_the_remedy(lake: Lake) -> None:
         opened_table, "shop.t", SimpleNamespace(writer="s/j", position=(1, 3, ""), epoch=3)
     )
     with pytest.raises(UsageError, match="format-version=2"):
-        commit.write(pa.table({}), alters=False, removed={}, properties={})
+        commit.write(pa.table({}), alters=False, removed={}, entries={})
 
 
 def test_files_of_another_format_are_refused_with_the_remedy(lake: Lake) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import load_catalog
@@ -41,8 +42,10 @@ class Delta:
     folder: Path
     mode: Mode
 
+    vectors = False
+
     def driver(self) -> Any:
-        return DeltaTarget(str(self.folder / "t"), self.mode, "evolve")
+        return DeltaTarget(str(self.folder / "t"), self.mode, "evolve", deletion_vectors=self.vectors)
 
     def kinds(self) -> list[bool]:
         """Whether each commit with rows only appended, in their order."""
@@ -50,7 +53,14 @@ class Delta:
         return [each["operation"] == "WRITE" for each in commits if each["operation"] != "CREATE TABLE"]
 
     def found(self) -> list[tuple[int, int]]:
-        return live(DeltaTable(self.folder / "t").to_pyarrow_table())
+        query = QueryBuilder().register("t", DeltaTable(self.folder / "t"))
+        return live(pa.table(query.execute("select * from t")))
+
+
+class DeltaVectors(Delta):
+    """A Delta table whose rows are replaced by deletion vectors."""
+
+    vectors = True
 
 
 @dataclass
@@ -91,7 +101,9 @@ def live(table: Any) -> list[tuple[int, int]]:
     return sorted((each["id"], each["amount"]) for each in found)
 
 
-@pytest.fixture(params=[(Delta, "current"), (Delta, "history"), (Iceberg, "current"), (Iceberg, "history")])
+@pytest.fixture(
+    params=[(kind, mode) for kind in (Delta, DeltaVectors, Iceberg) for mode in ("current", "history")]
+)
 def table(request: Any, tmp_path: Path) -> Any:
     kind, mode = request.param
     return kind(tmp_path, mode)
@@ -116,14 +128,14 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(path)
         open_file(self, path, stream)
 
-    import penstock.io.delta.target as delta_target
+    import penstock.io.delta.commit as delta_commit
     from penstock.io.columnar.open_file import OpenFile
 
     open_file = OpenFile.__init__
     monkeypatch.setattr(OpenFile, "__init__", opened)
 
-    original = delta_target._read
-    monkeypatch.setattr(delta_target, "_read", query)
+    original = delta_commit._read
+    monkeypatch.setattr(delta_commit, "_read", query)
     monkeypatch.setattr(Table, "scan", watched)
     return found
 
