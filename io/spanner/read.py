@@ -47,11 +47,10 @@ from penstock.io.spanner.initial_scan.read import (
     ScanKind,
     ScanOptions,
     SpannerSettings,
-    begin_snapshot,
     plan_with_retries,
-    ranges_of,
     scan_client,
 )
+from penstock.io.spanner.initial_scan.snapshot import begin_snapshot, ranges_of
 from penstock.io.spanner.lineage import lineage_events
 from penstock.io.spanner.metrics import SpannerMetrics
 from penstock.io.spanner.options import SpannerStreamOptions

@@ -1,4 +1,5 @@
 """Reads closed slices of a change stream: where they can end, which parts they have, and the records of a part.
+Reads the rows of a table at one time, too.
 
 The rules are in `slice`. A part is read with the threads of `prefetch`, so it has the same limits, retries and errors
 as the Beam source. Any process can plan a slice and any other can read its parts; they share only the service.
@@ -6,20 +7,23 @@ as the Beam source. Any process can plan a slice and any other can read its part
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import DecodeError, LineageError, SetupError
 from penstock.extras import extra_packages
 from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.change_streams.status import UnreachableError
 from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.io.spanner.filter import Selection
 from penstock.io.spanner.frontier import abbreviate
 from penstock.io.spanner.initial_scan import plan
-from penstock.io.spanner.initial_scan.frontier import KeyRange
+from penstock.io.spanner.initial_scan.frontier import KeyRange, Table
 from penstock.io.spanner.initial_scan.rows import RowReader
+from penstock.io.spanner.initial_scan.snapshot import begin_snapshot
 from penstock.io.spanner.prefetch import Limits, Prefetcher
 from penstock.io.spanner.preflight import StreamFacts, check_source, check_tables
 from penstock.io.spanner.query import (
@@ -38,10 +42,21 @@ from penstock.timestamps import NANOS, format_timestamp
 
 if TYPE_CHECKING:
     from penstock.io.spanner.client import Client
+    from penstock.io.spanner.initial_scan.client import ScanClient
 
+Answer = TypeVar("Answer")
 _MICRO = 1000
 _POLL_SECONDS = 0.5
 """How long `read` waits for rows before it looks again whether work remains."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPart:
+    """The rows of a key range of a table at `timestamp`, in nanoseconds. Picklable."""
+
+    table: Table
+    range: KeyRange
+    timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,37 +186,79 @@ class SliceReader:
         ahead = max(0, end - client.clock.now()) / NANOS
         return client.open(query, f"{format_timestamp(start)} in {abbreviate(key)}", ahead)
 
-    def columns(self, table: str) -> tuple[ColumnType, ...]:
-        """Return the columns of a table that the change stream watches, with their types now.
+    def columns(self, table: str, timestamp: int | None = None) -> tuple[ColumnType, ...]:
+        """Return the columns of a table that the change stream watches, as they are at a time (None: now).
 
         Raises:
-            SetupError: the stream watches no such table.
+            SetupError: the stream watches no such table, or the database no longer has the rows of that time.
         """
-        from penstock.io.spanner.initial_scan.client import ScanClient
 
-        client = ScanClient(self._client())
-
-        def ask() -> tuple[ColumnType, ...]:
-            watched = {
-                each.name: each
-                for each in plan.watched_tables(
-                    lambda sql: client.query(sql, None), self.stream.change_stream
-                )
-            }
-            if table not in watched:
-                raise SetupError(
-                    f"{self.stream} does not watch a table {table!r}{did_you_mean(table, watched)}; it watches "
-                    f"{', '.join(watched) or 'none'}. Letter case matters, and a table in a named schema is "
-                    "schema.table"
-                )
+        def ask(client: ScanClient) -> tuple[ColumnType, ...]:
+            at = begin_snapshot(client, timestamp, self.stream.database_path, emulated=False).timestamp
+            watched = self._watched(client, table, timestamp)
             # Only a read tells the types as change records have them.
-            now = client.begin(None).timestamp
-            reader = RowReader(watched[table], now)
-            for message in client.read(watched[table], KeyRange(0), now, limit=1):
+            reader = RowReader(watched, at)
+            for message in client.read(watched, KeyRange(0), at, limit=1):
                 reader.feed(message)
             return reader.columns
 
-        return client.backoff.ask(ask, self.limits.unavailable_seconds)
+        return self._scan(ask)
+
+    def row_parts(self, table: str, timestamp: int, most: int) -> list[RowsPart]:
+        """Return at most `most` key ranges with all rows of a table at a time. Raises what `columns` raises."""
+
+        def ask(client: ScanClient) -> list[RowsPart]:
+            path = self.stream.database_path
+            transaction = begin_snapshot(client, timestamp, path, emulated=False)
+            watched = self._watched(client, table, timestamp)
+            ranges = plan.ranges_between(0, client.sample_keys(watched, transaction, most))
+            return [RowsPart(watched, each, timestamp) for each in ranges]
+
+        return self._scan(ask)
+
+    def rows(self, part: RowsPart) -> Iterator[DataChangeRecord]:
+        """Yield the rows of a part in the order of the primary key, as records with the mod_type READ.
+
+        A read that breaks off is continued after the last row.
+
+        Raises:
+            PositionLostError: the database no longer has the rows of that time.
+            ChangeStreamError: the table cannot be read; the message says what to do.
+        """
+        from penstock.io.spanner.initial_scan.client import ScanClient
+
+        client, rest = ScanClient(self._client()), part.range
+        while True:
+            reader = RowReader(part.table, part.timestamp)
+            try:
+                for message in client.read(part.table, rest, part.timestamp):
+                    client.backoff.answered()
+                    for rows in reader.feed(message):
+                        rest = rest.after(rows.last_key)
+                        yield rows.record
+                reader.finish()
+                return
+            except UnreachableError as error:
+                client.backoff.failed(str(error), self.limits.unavailable_seconds)
+                time.sleep(client.backoff.remaining_pause())
+
+    def _watched(self, client: ScanClient, table: str, timestamp: int | None) -> Table:
+        tables = plan.watched_tables(lambda sql: client.query(sql, timestamp), self.stream.change_stream)
+        watched = {each.name: each for each in tables}
+        if table not in watched:
+            at = "" if timestamp is None else f" at {format_timestamp(timestamp)}"
+            raise SetupError(
+                f"{self.stream} does not watch a table {table!r}{at}{did_you_mean(table, watched)}; it watches "
+                f"{', '.join(watched) or 'none'}. Letter case matters, and a table in a named schema is "
+                "schema.table"
+            )
+        return watched[table]
+
+    def _scan(self, question: Callable[[ScanClient], Answer]) -> Answer:
+        from penstock.io.spanner.initial_scan.client import ScanClient
+
+        client = ScanClient(self._client())
+        return client.backoff.ask(lambda: question(client), self.limits.unavailable_seconds)
 
     def _client(self) -> Client:
         with extra_packages("spanner"):

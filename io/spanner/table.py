@@ -35,11 +35,10 @@ from penstock.io.spanner.initial_scan.read import (
     ScanKind,
     ScanOptions,
     SpannerSettings,
-    begin_snapshot,
     plan_with_retries,
-    ranges_of,
     scan_client,
 )
+from penstock.io.spanner.initial_scan.snapshot import begin_snapshot, ranges_of
 from penstock.io.spanner.options import SpannerTableOptions, Tables
 from penstock.io.spanner.prefetch import Limits
 from penstock.io.spanner.record import DataChangeRecord

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apache_beam.metrics import Metrics
 
-from penstock.errors import SetupError
 from penstock.io.change_streams.coders import FrontierCoder
 from penstock.io.change_streams.kinds import POOLS, SourceFn, StreamKind
 from penstock.io.change_streams.lineage import LineageEvent
@@ -19,14 +17,13 @@ from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn
 from penstock.io.change_streams.settings import Settings
 from penstock.io.spanner.filter import Selection
-from penstock.io.spanner.initial_scan import plan
 from penstock.io.spanner.initial_scan.frontier import KeyRange, ScanFrontier, Table
 from penstock.io.spanner.initial_scan.metrics import SNAPSHOT_RANGES, ScanMetrics
 from penstock.io.spanner.initial_scan.pool import ScanPool
 from penstock.io.spanner.initial_scan.stream import Opener, RangePosition
 from penstock.io.spanner.initial_scan.tracker import ScanCoder, ScanTracker
 from penstock.io.spanner.metrics import SpannerMetrics
-from penstock.timestamps import NANOS, format_timestamp
+from penstock.timestamps import format_timestamp
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -139,39 +136,3 @@ def _with_token(client: Any, table: Table, each: KeyRange, transaction: Any, tok
     return lambda resume_token: client.read_partition(
         table, each, transaction, token, resume_token=resume_token, data_boost=True
     )
-
-
-def ranges_of(client: Any, tables: Sequence[Table], transaction: Any, max_ranges: int) -> dict[int, KeyRange]:
-    """Return key ranges that cover all rows of the tables, by number."""
-    ranges: list[KeyRange] = []
-    for index, table in enumerate(tables):
-        ranges += plan.ranges_between(index, client.sample_keys(table, transaction, max_ranges))
-    return dict(enumerate(ranges))
-
-
-_SETTLE_SECONDS = 0.1
-"""Google's emulator may show half of a commit that is being written: there a snapshot of now waits before it reads."""
-
-
-def begin_snapshot(client: Any, timestamp: int | None, database: str, *, emulated: bool) -> Any:
-    """Return a transaction at `timestamp` (None: now), after the check that the database keeps its rows.
-
-    Raises:
-        SetupError: the time is in the future, or past the database's version_retention_period.
-    """
-    client.clock.synchronize()
-    now = client.clock.now()
-    if timestamp is not None and timestamp > now + NANOS:
-        raise SetupError(
-            f"the time of the snapshot, {format_timestamp(timestamp)}, is in the future; pass an earlier one, or none "
-            "for now"
-        )
-    if timestamp is not None:
-        # Check this before the transaction begins: the service would answer with a status that names neither cause nor
-        # remedy.
-        retention = plan.version_retention(lambda sql: client.query(sql, None))
-        plan.check_timestamp(timestamp, now, retention, database)
-    transaction = client.begin(timestamp)
-    if timestamp is None and emulated:
-        time.sleep(_SETTLE_SECONDS)
-    return transaction

@@ -101,6 +101,7 @@ def has_password(dsn: str) -> bool:
 _WHY = {
     "end": "a position has no time before it was read. Stop the query, or use availableNow",
     "credentials": "options are texts. Executors find application default credentials themselves",
+    "timestampasof": "only Spanner keeps rows of an earlier time",
     "maxrowspertrigger": "a change stream does not say how many changes it has. Pass max_slice_seconds",
     "maxbytespertrigger": "a change stream does not say how many changes it has. Pass max_slice_seconds",
     "max_slice_seconds": "a position has no time before it was read",

@@ -36,7 +36,7 @@ _LEFT_OUT = (
         "heartbeat_seconds",
         "snapshot",
     }
-    | {"buffer_bytes", "idle_stream_seconds", "max_tasks", "max_slice_seconds"}
+    | {"buffer_bytes", "idle_stream_seconds", "max_tasks", "max_slice_seconds", "timestampasof"}
     | {"signal_file", "signal_folder", "signal_kafka", "signal_table", "chunk_rows", "parallel_tables"}
     | REFUSED
 )

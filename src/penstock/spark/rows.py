@@ -16,7 +16,7 @@ An update whose old values the source does not send has no update_preimage. A ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -61,8 +61,7 @@ def change_feed_schema(schema: TableSchema, table: str) -> pa.Schema:
             f"{table} has the column {', '.join(sorted(taken))}, a name that the change feed uses: read the stream "
             "without the option table"
         )
-    fields = [pa.field(each.name, arrow_type(each.type, "us")) for each in plain_schema(schema)]
-    return pa.schema([*fields, *CHANGE_COLUMNS])
+    return pa.schema([*rows_schema(schema), *CHANGE_COLUMNS])
 
 
 def change_feed(events: Sequence[ChangeEvent], schema: TableSchema) -> pa.Table:
@@ -131,25 +130,36 @@ def _rows(event: ChangeEvent) -> Iterator[_Row]:
         yield _Row({}, "truncate", event, [])
 
 
+def rows_schema(schema: TableSchema) -> pa.Schema:
+    """Return the Arrow schema of the rows of a table with these columns."""
+    return pa.schema([pa.field(each.name, arrow_type(each.type, "us")) for each in plain_schema(schema)])
+
+
 def batches(groups: Iterable[Sequence[ChangeEvent]], shape: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield events as record batches that have exactly the schema `shape`, in the order of the events.
 
     A schema with `_change_type` is a table's; any other has rows with images as JSON.
     """
-    table = None
-    if "_change_type" in shape.names:
-        of_table = [field for field in shape if field.name not in CHANGE_COLUMNS.names]
-        table = columns_of_arrow(pa.schema(of_table))
+    if "_change_type" not in shape.names:
+        return _in_batches(groups, shape, json_rows)
+    table = columns_of_arrow(pa.schema([field for field in shape if field.name not in CHANGE_COLUMNS.names]))
+    return _in_batches(groups, shape, lambda events: change_feed(events, table))
 
-    def made(events: Sequence[ChangeEvent]) -> Iterator[pa.RecordBatch]:
-        rows: Any = json_rows(events) if table is None else change_feed(events, table)
-        yield from rows.cast(shape).combine_chunks().to_batches()
 
+def row_batches(groups: Iterable[Sequence[ChangeEvent]], shape: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a snapshot as record batches with the table's columns, whose schema is `shape`."""
+    table = columns_of_arrow(shape)
+    return _in_batches(groups, shape, lambda events: change_feed(events, table).select(shape.names))
+
+
+def _in_batches(
+    groups: Iterable[Sequence[ChangeEvent]], shape: pa.Schema, made: Callable[[Sequence[ChangeEvent]], Any]
+) -> Iterator[pa.RecordBatch]:
     pending: list[ChangeEvent] = []
     for group in groups:
         pending += group
         while len(pending) >= BATCH_EVENTS:
-            yield from made(pending[:BATCH_EVENTS])
+            yield from made(pending[:BATCH_EVENTS]).cast(shape).combine_chunks().to_batches()
             pending = pending[BATCH_EVENTS:]
     if pending:
-        yield from made(pending)
+        yield from made(pending).cast(shape).combine_chunks().to_batches()

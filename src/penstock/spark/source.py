@@ -7,6 +7,7 @@ offsets; a batch that Spark repeats is the same slice, so it has equal rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from inspect import signature
 from typing import Any, ClassVar, Protocol
 
 from pyspark.sql.datasource import (
@@ -79,6 +80,19 @@ class SlicedStream(Protocol):
         """
 
 
+class TableRows(Protocol):
+    """The rows of a table at one time, which are read in parts. Picklable."""
+
+    def columns(self) -> TableSchema:
+        """Return the columns of the table at that time. It asks the service."""
+
+    def parts(self) -> Sequence[Any]:
+        """Return parts that together have every row once."""
+
+    def read(self, part: Any) -> Iterator[Sequence[ChangeEvent]]:
+        """Yield the rows of a part, as READ events."""
+
+
 class Part(InputPartition):
     """One part of a slice."""
 
@@ -101,27 +115,45 @@ class PenstockDataSource(DataSource):
         """
         raise NotImplementedError
 
+    def rows(self) -> TableRows | None:
+        """Return the rows that the options ask for; None: they ask for changes.
+
+        Raises:
+            UsageError: an option is unknown, missing or malformed.
+        """
+        return None
+
     def schema(self) -> Any:
         """Return the schema of the rows. With a table, the service is asked for its columns."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         from penstock.io.spark.json_rows import json_schema
-        from penstock.spark.rows import change_feed_schema
+        from penstock.spark.rows import change_feed_schema, rows_schema
 
+        rows = self.rows()
+        if rows is not None:
+            return from_arrow_schema(rows_schema(rows.columns()))
         columns = self.stream().columns()
         table = self.options.get("table", self.format)
         return from_arrow_schema(json_schema() if columns is None else change_feed_schema(columns, table))
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """Return the reader of a closed slice."""
-        return _BatchReader(self.stream(), schema)
+        """Return the reader of a closed slice, or of the rows of a table."""
+        rows = self.rows()
+        return _BatchReader(self.stream(), schema) if rows is None else _RowsReader(rows, schema)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         """Return the reader of one slice after another.
 
         Raises:
-            UsageError: an option limits batches, and this Spark does not tell a source where a batch begins.
+            UsageError: an option limits batches, and this Spark does not tell a source where a batch begins; or the
+                options ask for rows.
         """
+        if self.rows() is not None:
+            raise UsageError(
+                f"{self.format}: timestampAsOf is for spark.read, which gives the rows of a table. A stream of changes "
+                "begins at the option start"
+            )
         stream = self.stream()
         if stream.has_limit and not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
             raise UsageError(
@@ -132,12 +164,21 @@ class PenstockDataSource(DataSource):
 
 
 def _arrow_batches(stream: SlicedStream, schema: Any, part: Any) -> Iterator[Any]:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     from penstock.spark.rows import batches
 
-    # As Spark compares it: see `records_to_arrow_batches` in pyspark/sql/worker/plan_data_source_read.py.
-    return batches(stream.read(part), to_arrow_schema(schema, timezone="UTC"))
+    return batches(stream.read(part), _arrow_schema(schema))
+
+
+def _arrow_schema(schema: Any) -> Any:
+    """Return a schema of Spark as Spark compares it with the schema of batches.
+
+    See `records_to_arrow_batches` in pyspark/sql/worker/plan_data_source_read.py.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Spark 4.0 and 4.1 have no such argument: there the zone of an Arrow schema is always UTC.
+    named = "timezone" in signature(to_arrow_schema).parameters
+    return to_arrow_schema(schema, **({"timezone": "UTC"} if named else {}))
 
 
 class _BatchReader(DataSourceReader):
@@ -152,6 +193,19 @@ class _BatchReader(DataSourceReader):
         if partition.value is None:
             return iter(())
         return _arrow_batches(self._stream, self._schema, partition.value)
+
+
+class _RowsReader(DataSourceReader):
+    def __init__(self, rows: TableRows, schema: Any) -> None:
+        self._rows, self._schema = rows, schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [Part(each) for each in self._rows.parts()]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        from penstock.spark.rows import row_batches
+
+        return row_batches(self._rows.read(partition.value), _arrow_schema(self._schema))
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

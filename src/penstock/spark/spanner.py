@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from penstock.errors import SetupError, UsageError
 from penstock.event.model import ChangeEvent, TableSchema
@@ -15,12 +15,12 @@ from penstock.io.spanner.options import SpannerStreamOptions
 from penstock.io.spanner.prefetch import Limits
 from penstock.io.spanner.query import checked_name
 from penstock.io.spanner.slice import SlicePart
-from penstock.io.spanner.slice_reader import SliceReader
+from penstock.io.spanner.slice_reader import RowsPart, SliceReader
 from penstock.io.spanner.source import ChangeStream, Connection
-from penstock.options import options
+from penstock.options import Accepts, options
 from penstock.spark.options import REFUSED, SliceOptions, read_options
 from penstock.spark.source import Offset, PenstockDataSource, require_same_stream
-from penstock.timestamps import NANOS, format_timestamp, nanoseconds, parse_timestamp
+from penstock.timestamps import NANOS, Timelike, format_timestamp, nanoseconds, parse_timestamp
 
 FORMAT = "penstock-spanner"
 _MICRO = 1000
@@ -36,6 +36,10 @@ _LEFT_OUT = (
 class SpannerSourceOptions(SliceOptions, SpannerStreamOptions):
     """The options of `penstock-spanner`: its own, and the options of `ReadFromSpannerChangeStream` for slices."""
 
+    timestamp_as_of: Annotated[Timelike | None, Accepts(example="2026-01-31T00:00:00Z")] = None
+    """Time at which ``spark.read`` reads the rows of `table`, with the columns that the change stream watches then.
+    Also written ``timestampAsOf``. Default: changes are read."""
+
 
 class SpannerDataSource(PenstockDataSource):
     """Changes of a Spanner change stream, in closed slices of its time.
@@ -50,9 +54,45 @@ class SpannerDataSource(PenstockDataSource):
 
     def stream(self) -> SpannerSlices:
         """Return the stream that the options describe; see the base class."""
-        return slices_of(
-            read_options(SpannerSourceOptions, self.options, name=self.format, left_out=_LEFT_OUT)
-        )
+        return slices_of(self._options())
+
+    def rows(self) -> SpannerRows | None:
+        """Return the rows that the options ask for; see the base class."""
+        chosen = self._options()
+        if chosen.timestamp_as_of is None:
+            return None
+        if chosen.table is None or chosen.start is not None or chosen.end is not None:
+            raise UsageError(
+                "timestampAsOf gives the rows of one table at one time: pass table, and neither start nor end"
+            )
+        slices = slices_of(chosen)
+        at = nanoseconds("timestampAsOf", chosen.timestamp_as_of)
+        return SpannerRows(slices.reader, chosen.table, at, chosen.max_tasks)
+
+    def _options(self) -> SpannerSourceOptions:
+        return read_options(SpannerSourceOptions, self.options, name=self.format, left_out=_LEFT_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class SpannerRows:
+    """See `penstock.spark.source.TableRows`. `timestamp` is in nanoseconds."""
+
+    reader: SliceReader
+    table: str
+    timestamp: int
+    max_tasks: int
+
+    def columns(self) -> TableSchema:
+        return table_schema(self.reader.columns(self.table, self.timestamp))
+
+    def parts(self) -> Sequence[RowsPart]:
+        return self.reader.row_parts(self.table, self.timestamp, self.max_tasks)
+
+    def read(self, part: RowsPart) -> Iterator[Sequence[ChangeEvent]]:
+        stream = self.reader.stream
+        convert = EventConverter(f"{stream.project}/{stream.instance}", stream.database, stream.change_stream)
+        for record in self.reader.rows(part):
+            yield convert(record)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ _LEFT_OUT = {
     "idle_stream_seconds",
     "max_slice_seconds",
     "maxbytespertrigger",
+    "timestampasof",
 }
 _columns_text = msgspec.json.Encoder().encode
 _columns_of = msgspec.json.Decoder(Columns).decode

@@ -6,18 +6,23 @@ import threading
 from typing import Any
 
 import pytest
+from google.cloud.spanner import KeySet
 
-from penstock.errors import SetupError
-from penstock.spark.spanner import SpannerDataSource, SpannerSlices
+from penstock.errors import SetupError, UsageError
+from penstock.spark.spanner import SpannerDataSource, SpannerRows, SpannerSlices
 from tests.integration.spanner.conftest import INSTANCE, PROJECT, on_both_services
 from tests.support.waiting import join
 
 SLICES = 6
 
 
-def slices(database: Any, **options: str) -> SpannerSlices:
+def source_of(database: Any, **options: str) -> SpannerDataSource:
     given = {"project": PROJECT, "instance": INSTANCE, "database": database.name, "change_stream": "Changes"}
-    return SpannerDataSource({**given, "emulator_host": database.emulator.host, **options}).stream()
+    return SpannerDataSource({**given, "emulator_host": database.emulator.host, **options})
+
+
+def slices(database: Any, **options: str) -> SpannerSlices:
+    return source_of(database, **options).stream()
 
 
 def rows(stream: SpannerSlices, start: Any, end: Any) -> list[tuple[Any, ...]]:
@@ -75,3 +80,43 @@ def test_a_table_that_the_stream_does_not_watch_is_named(database: Any) -> None:
         ("Value", None),
         ("Version", None),
     ]
+
+
+@on_both_services
+def test_the_rows_of_a_table_at_a_time_are_read_in_key_ranges(database: Any) -> None:
+    with database.client.batch() as batch:
+        batch.insert("Orders", ["Id", "Version", "Value"], [[each, 1, "old"] for each in range(40)])
+    with database.client.snapshot() as snapshot:
+        ((then,),) = snapshot.execute_sql("SELECT CURRENT_TIMESTAMP")
+    with database.client.batch() as batch:
+        batch.update("Orders", ["Id", "Value"], [[each, "new"] for each in range(10)])
+        batch.delete("Orders", KeySet(keys=[[20]]))
+    rows = rows_at(database, then.rfc3339(), max_tasks="3")
+    assert [column.name for column in rows.columns()] == ["Id", "Value", "Version"]
+    found = [
+        (event.op, event.after["Id"], event.after["Value"])
+        for part in rows.parts()
+        for events in rows.read(part)
+        for event in events
+        if event.after
+    ]
+    assert sorted(found) == [("READ", each, "old") for each in range(40)]
+
+
+@on_both_services
+def test_rows_that_cannot_be_read_are_refused_with_the_fix(database: Any) -> None:
+    with pytest.raises(UsageError, match="pass table, and neither start nor end"):
+        rows_at(database, "2026-01-01T00:00:00Z", start="2026-01-01T00:00:00Z")
+    with pytest.raises(SetupError, match="is in the future"):
+        rows_at(database, "2096-01-01T00:00:00Z").parts()
+    with pytest.raises(SetupError, match="no longer has the rows of 2016-01-01"):
+        rows_at(database, "2016-01-01T00:00:00Z").columns()
+    source = source_of(database, table="Orders", timestampAsOf="2026-01-01T00:00:00Z")
+    with pytest.raises(UsageError, match=r"timestampAsOf is for spark\.read"):
+        source.streamReader(None)
+
+
+def rows_at(database: Any, timestamp: str, **options: str) -> SpannerRows:
+    rows = source_of(database, table="Orders", timestampAsOf=timestamp, **options).rows()
+    assert rows is not None
+    return rows

@@ -18,7 +18,7 @@ from penstock_emulators.ydb import YdbEmulator
 from tests.support.oracle.change_feed import complete_batches, replay
 
 PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "spark-data-source.md"
-REGISTER, SPANNER, POSTGRES, YDB, BATCH = re.findall(
+REGISTER, SPANNER, POSTGRES, YDB, BATCH, ROWS = re.findall(
     r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL
 )
 
@@ -87,6 +87,12 @@ def test_the_examples_of_the_page(spanner: SimulatedSpanner, spark: Any, tmp_pat
         return sorted((row._commit_version, row.Id, row._change_type, row.Value) for row in rows)
 
     assert content(changes.collect()) == content(stored)
+    with database.snapshot() as snapshot:
+        ((then,),) = snapshot.execute_sql("SELECT CURRENT_TIMESTAMP")
+    with database.batch() as batch:
+        batch.update("Orders", ["Id", "Value"], [[1, "d"]])
+    rows = run(ROWS, spark, known, start=then.rfc3339(), **reached)["rows"]
+    assert sorted(map(tuple, rows.collect())) == [(1, "c"), (2, "b")]
 
 
 def test_the_example_of_postgres(spark: Any, tmp_path: Path) -> None:
