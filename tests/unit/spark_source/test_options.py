@@ -92,7 +92,7 @@ def test_every_option_of_the_beam_source_is_one_here_or_is_left_out_by_name() ->
     here: set[str] = set(arguments_of(SpannerSourceOptions))
     assert beam <= here
     own: Any = here - beam
-    assert own == {"table", "max_tasks", "max_slice_seconds"}
+    assert own == {"table", "timestamp_as_of", "max_tasks", "max_slice_seconds"}
     assert _LEFT_OUT - {"maxrowspertrigger", "maxbytespertrigger"} <= beam
 
 
@@ -157,6 +157,7 @@ def test_a_secret_of_ydb_must_be_a_reference(name: str, monkeypatch: pytest.Monk
     [
         ({"end": "2026-01-31T00:00:00Z"}, "no option end: a position has no time"),
         ({"max_slice_seconds": "5"}, "no option max_slice_seconds: a position has no time"),
+        ({"timestampAsOf": "2026-01-31T00:00:00Z"}, "no option timestampasof: only Spanner keeps rows"),
         ({"layout": "rows"}, "layout='rows' is not one of table, events"),
         ({"snapshot": "when_needed"}, "snapshot='when_needed' is not one of never, initial"),
         ({"database": "local"}, "database must be an absolute path"),
@@ -176,4 +177,4 @@ def test_every_option_of_the_beam_source_of_ydb_is_one_here_or_is_left_out_by_na
 
     beam: set[str] = set(arguments_of(YdbChangefeedOptions))
     assert set(arguments_of(YdbSourceOptions)) - beam == {"layout", "max_rows_per_trigger", "max_tasks"}
-    assert _LEFT_OUT - {"max_slice_seconds", "maxbytespertrigger"} <= beam
+    assert _LEFT_OUT - {"max_slice_seconds", "maxbytespertrigger", "timestampasof"} <= beam
