@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyarrow.parquet import ParquetFile
 
 from penstock.spark import register
@@ -18,7 +20,7 @@ from penstock_emulators.ydb import YdbEmulator
 from tests.support.oracle.change_feed import complete_batches, replay
 
 PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "spark-data-source.md"
-REGISTER, SPANNER, POSTGRES, YDB, BATCH, ROWS = re.findall(
+REGISTER, SPANNER, POSTGRES, YDB, MERGE, BATCH, ROWS = re.findall(
     r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL
 )
 
@@ -47,7 +49,7 @@ def run(code: str, spark: Any, known: dict[str, Any], **replaced: str) -> dict[s
 
 def test_the_examples_of_the_page(spanner: SimulatedSpanner, spark: Any, tmp_path: Path) -> None:
     from google.auth.credentials import AnonymousCredentials
-    from google.cloud.spanner import Client
+    from google.cloud.spanner import Client, KeySet
 
     spanner.create_database(
         "my-project",
@@ -93,6 +95,23 @@ def test_the_examples_of_the_page(spanner: SimulatedSpanner, spark: Any, tmp_pat
         batch.update("Orders", ["Id", "Value"], [[1, "d"]])
     rows = run(ROWS, spark, known, start=then.rfc3339(), **reached)["rows"]
     assert sorted(map(tuple, rows.collect())) == [(1, "c"), (2, "b")]
+    DeltaTable.create(f"{lake}/orders_now", pa.schema([("Id", pa.int64()), ("Value", pa.string())]))
+    from_the_start = {place: f'{reached[place]}start="{before.rfc3339()}", '}
+    for change in ("none", "delete"):
+        if change == "delete":
+            with database.batch() as batch:
+                batch.delete("Orders", KeySet(keys=[[2]]))
+                batch.insert("Orders", ["Id", "Value"], [[3, "e"]])
+        # The second run continues from the checkpoint. A batch that comes again changes nothing.
+        names = run(MERGE, spark, known, lake=lake, **from_the_start)
+        version = DeltaTable(f"{lake}/orders_now").version()
+        names["merge"](changes, 0)
+        table = DeltaTable(f"{lake}/orders_now")
+        assert table.version() == version
+        with database.snapshot() as snapshot:
+            truth = list(map(tuple, snapshot.read("Orders", ["Id", "Value"], KeySet(all_=True))))
+        stored = table.to_pyarrow_table().sort_by("Id").to_pylist()
+        assert [(row["Id"], row["Value"]) for row in stored] == truth
 
 
 def test_the_example_of_postgres(spark: Any, tmp_path: Path) -> None:
