@@ -217,9 +217,7 @@ class SliceReader:
         return self._scan(ask)
 
     def rows(self, part: RowsPart) -> Iterator[DataChangeRecord]:
-        """Yield the rows of a part in the order of the primary key, as records with the mod_type READ.
-
-        A read that breaks off is continued after the last row.
+        """Return the rows of a part in the order of the primary key, as records with the mod_type READ.
 
         Raises:
             PositionLostError: the database no longer has the rows of that time.
@@ -227,20 +225,7 @@ class SliceReader:
         """
         from penstock.io.spanner.initial_scan.client import ScanClient
 
-        client, rest = ScanClient(self._client()), part.range
-        while True:
-            reader = RowReader(part.table, part.timestamp)
-            try:
-                for message in client.read(part.table, rest, part.timestamp):
-                    client.backoff.answered()
-                    for rows in reader.feed(message):
-                        rest = rest.after(rows.last_key)
-                        yield rows.record
-                reader.finish()
-                return
-            except UnreachableError as error:
-                client.backoff.failed(str(error), self.limits.unavailable_seconds)
-                time.sleep(client.backoff.remaining_pause())
+        return read_rows(ScanClient(self._client()), part, self.limits.unavailable_seconds)
 
     def _watched(self, client: ScanClient, table: str, timestamp: int | None) -> Table:
         tables = plan.watched_tables(lambda sql: client.query(sql, timestamp), self.stream.change_stream)
@@ -265,3 +250,21 @@ class SliceReader:
             from penstock.io.spanner.client import client_for
 
         return client_for(self.stream, self.connection)
+
+
+def read_rows(client: ScanClient, part: RowsPart, unavailable_seconds: float) -> Iterator[DataChangeRecord]:
+    """Yield the rows of a part. A read that breaks off is continued after the last row. See `SliceReader.rows`."""
+    rest = part.range
+    while True:
+        reader = RowReader(part.table, part.timestamp)
+        try:
+            for message in client.read(part.table, rest, part.timestamp):
+                client.backoff.answered()
+                for rows in reader.feed(message):
+                    rest = rest.after(rows.last_key)
+                    yield rows.record
+            reader.finish()
+            return
+        except UnreachableError as error:
+            client.backoff.failed(str(error), unavailable_seconds)
+            time.sleep(client.backoff.remaining_pause())
