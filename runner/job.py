@@ -15,6 +15,7 @@ from apache_beam.runners.runner import PipelineState
 
 from penstock.attempt import Attempt, offering_staging
 from penstock.failures import describe_failure
+from penstock.parked import TableRequest
 from penstock.publish import ClaimsOutput
 from penstock.runner.driver.claims import OutputClaims
 from penstock.runner.driver.cleanup import clean_ups
@@ -41,6 +42,7 @@ from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Ended, Pipeline, Process, Started
 from penstock.runner.store.keys import KEY_GROUPS
 from penstock.runner.store.requests import RequestWatch
+from penstock.runner.store.table_requests import TableRequestWatch
 from penstock.runner.tasks.epoch import EpochLimits
 from penstock.timeline import trace
 
@@ -184,7 +186,8 @@ class Job:
                 "end of its source, or give --checkpoint_dir another folder",
                 checkpoint.folder,
             )
-        driver = self._driver(checkpoint.state_location, checkpoint.staging_location, dropped)
+        tables = TableRequestWatch(checkpoint)
+        driver = self._driver(checkpoint.state_location, checkpoint.staging_location, dropped, tables.look)
         early = EarlyPublisher(self._plan)
         marks = CompleteMarks(self._plan, checkpoint.job, checkpoint.staging_location)
         fns = [each.fn for each in post_commit_fns(self._plan, PlanContext(self._plan))]
@@ -197,7 +200,7 @@ class Job:
                 driver,
                 retries=self._settings.epoch_retries if retries is None else retries,
                 stop=lambda last: self._stopping(requests),
-                on_commit=lambda last: self._committed(last, driver, early, marks, claims),
+                on_commit=lambda last: self._committed(last, driver, early, marks, claims, tables),
                 on_sweep=lambda last, swept: self._clean_up(last, checkpoint.staging_location),
                 on_failure=lambda last, failures, error: self._no_retry_after_cancel(error),
             )
@@ -220,11 +223,13 @@ class Job:
         early: EarlyPublisher,
         marks: CompleteMarks,
         claims: OutputClaims,
+        tables: TableRequestWatch,
     ) -> None:
         trace("committed", epoch=record.number)
         # Claim outputs before a sweep that follows this commit, because sinks delete files in it.
         claims.committed(record)
         early.committed(record)
+        tables.committed()
         marks.committed(record)
         self._result.committed(record, driver.measured(record.number), driver.timings(record.number))
         self._reports.committed()
@@ -234,7 +239,13 @@ class Job:
         if self._result.cancelling:
             raise error
 
-    def _driver(self, state_folder: str, staging: str | None, dropped: Collection[str] = ()) -> Driver:
+    def _driver(
+        self,
+        state_folder: str,
+        staging: str | None,
+        dropped: Collection[str] = (),
+        table_requests: Callable[[], Collection[TableRequest]] = lambda: (),
+    ) -> Driver:
         settings = self._settings
         return Driver(
             self._plan,
@@ -255,6 +266,7 @@ class Job:
             name="penstock",
             dropped=dropped,
             draining=lambda: self._result.draining,
+            table_requests=table_requests,
         )
 
     def _try_batch_epoch(self, driver: Driver, record: CommitRecord) -> EpochState | None:

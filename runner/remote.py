@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.compat import UTC
 from penstock.errors import UsageError
+from penstock.parked import ParkedTable, TableAction, TableRequest, matching
 from penstock.runner.protocol.complete import complete_until_us
 from penstock.runner.protocol.record import CommitRecord, WatermarkKey, WatermarkKind
 from penstock.runner.protocol.record_codec import decode_record
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Ended, Started
 from penstock.runner.store.requests import Request, Requests
+from penstock.runner.store.table_requests import TableRequests
 
 if TYPE_CHECKING:
     from penstock.runner.driver.residuals import Residuals, ResidualView
@@ -85,6 +87,7 @@ class RemoteProgress:
     watermark_us: int | None
     residuals: Sequence[ResidualView]
     complete_us: Mapping[str, int | None] = field(default_factory=dict)
+    parked: Sequence[ParkedTable] = ()
 
 
 class RemoteJob:
@@ -93,6 +96,7 @@ class RemoteJob:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._requests, self._notes = Requests(checkpoint), DriverNotes(checkpoint)
+        self._table_requests = TableRequests(checkpoint)
 
     @classmethod
     def open(cls, folder: str) -> RemoteJob:
@@ -155,7 +159,10 @@ class RemoteJob:
         """Return the progress at a record; its residuals only with the Beam `pipeline`, which has their coders."""
         residuals = _residuals(record, pipeline) if pipeline is not None else ()
         complete_us = complete_until_us(record.state)
-        return RemoteProgress(record.epochs, record.committed_us, _watermark(record), residuals, complete_us)
+        parked = [each.table for each in record.state.parked]
+        return RemoteProgress(
+            record.epochs, record.committed_us, _watermark(record), residuals, complete_us, parked
+        )
 
     def metrics(self, record: CommitRecord) -> Metrics:
         """Return the users' metrics at a record."""
@@ -238,6 +245,33 @@ class RemoteJob:
     def requested(self, generation: int) -> list[str]:
         """Return the requests that the driver of a generation has not yet obeyed."""
         return sorted(self._requests.of(generation))
+
+    def parked(self, name: str = "") -> list[ParkedTable]:
+        """Return the tables that are parked; with `name` those of this name in the target or in the source.
+
+        Raises:
+            CheckpointError: the folder cannot be read.
+        """
+        record = self.last()
+        found = [each.table for each in record.state.parked] if record else []
+        return matching(found, name) if name else found
+
+    def request_table(self, action: str, table: ParkedTable) -> None:
+        """Ask the driver that runs, or the next one, to ``resume`` or to ``skip`` a parked table."""
+        for request in self._about(action, table):
+            self._table_requests.put(request)
+
+    def requested_table(self, action: str, table: ParkedTable) -> bool:
+        """Return whether a request about a table has not been obeyed."""
+        return any(map(self._table_requests.has, self._about(action, table)))
+
+    def _about(self, action: str, table: ParkedTable) -> list[TableRequest]:
+        record = self.last()
+        return [
+            TableRequest(each.transform, table.name, table.since_us, TableAction(action))
+            for each in (record.state.parked if record else ())
+            if (each.table.name, each.table.since_us) == (table.name, table.since_us)
+        ]
 
     def started(self, generation: int) -> Started | None:
         """Return which process the driver of a generation is, and its pipeline; None if it has left no note."""

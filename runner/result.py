@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
+from penstock.parked import ParkedTable
 from penstock.runner import metrics
 from penstock.runner.driver.residuals import Residuals, ResidualView
 from penstock.runner.interrupts import interrupted, interrupts_raised
@@ -29,7 +30,7 @@ class Progress:
     of all groupings; None before the first. `publications` is the number that wait for the next epoch.
     `epoch_seconds` are the timings of the last epoch that ran here: `tasks` (the Spark job) and `commit`. `state_bytes`
     is the size of the state runs that the record names. `complete_us` is by step that publishes until when its target
-    is complete (exclusive); None: not known.
+    is complete (exclusive); None: not known. `parked` are tables that their targets have refused.
     """
 
     epoch: int
@@ -42,6 +43,7 @@ class Progress:
     epoch_seconds: Mapping[str, float] = field(default_factory=dict)
     state_bytes: int = 0
     complete_us: Mapping[str, int | None] = field(default_factory=dict)
+    parked: tuple[ParkedTable, ...] = ()
 
 
 class PySparkPipelineResult(PipelineResult):
@@ -163,6 +165,7 @@ class PySparkPipelineResult(PipelineResult):
             # After a rescaling two entries may name one file.
             state_bytes=sum({run.name: run.size for run in record.state.state_runs}.values()),
             complete_us=complete_until_us(record.state),
+            parked=tuple(each.table for each in record.state.parked),
         )
 
     # For the runner.

@@ -230,6 +230,10 @@ class _CommitFiles(PublishBatches):
 
     _target: DataFileTarget
 
+    @property
+    def _parking(self) -> None:
+        return None  # the rows are files of the table already
+
     def _publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         committed = frozenset(self._target.publish_files(delivery, batches))
         # An intent with other files stays: the clean-up asks the tables about them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from penstock.errors import UsageError
 from penstock.io.columnar.table_rows import Mode
@@ -12,6 +12,7 @@ from penstock.options import options
 ParquetCompression = Literal["zstd", "snappy", "gzip", "none"]
 AvroCompression = Literal["deflate", "none"]
 """What fastavro writes without a further package."""
+RefusedTables = Literal["stop", "park"]
 
 
 @options
@@ -24,11 +25,37 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
     roll_seconds: float = 10
     """Time, in seconds of processing time, for which events are collected before a commit; 0: one commit for each
     epoch."""
+    on_refused_table: RefusedTables = "stop"
+    """What happens when the target refuses a table for good (its columns do not fit, access is denied, it is no table
+    of the sink): stop fails the pipeline after all other tables of the epoch; park keeps the changes of the table in
+    the checkpoint until `penstock tables` resumes or skips it, and the other tables go on. Not in the mode log."""
+    max_parked_bytes: int = 1 << 30
+    """Size of the changes of all parked tables of the sink, in bytes, above which the pipeline fails."""
     mark_complete: bool = False
     """Whether each table says until which commit time it is complete, also while nothing changes. `complete_until`
     reads it."""
     mark_complete_seconds: float = 60
     """Time, in seconds, between two such marks, at least. Each mark is a commit of each table, without rows."""
+
+    @property
+    def parked_bytes(self) -> int | None:
+        """How large the changes of parked tables may be; None: no table is parked.
+
+        Raises:
+            UsageError: an option is wrong, or the mode has no parked tables.
+        """
+        if self.on_refused_table not in get_args(RefusedTables):
+            raise UsageError(f"on_refused_table must be stop or park, got {self.on_refused_table!r}.")
+        if not self.max_parked_bytes > 0:
+            raise UsageError(f"max_parked_bytes must be more than 0, got {self.max_parked_bytes!r}.")
+        if self.on_refused_table == "stop":
+            return None
+        if self.mode == "log":
+            raise UsageError(
+                "on_refused_table='park' needs mode='current' or mode='history': in the mode log the tasks have "
+                "written the rows as files of the table before it refuses them. Use on_refused_table='stop'."
+            )
+        return self.max_parked_bytes
 
     @property
     def mark_seconds(self) -> float | None:

@@ -12,7 +12,9 @@ from penstock.io.staging.options import StagingOptions
 from penstock.io.staging.publish_epochs import PublishEpochs
 
 
-def publish_tables(target: EpochTarget, *, options: StagingOptions) -> PublishEpochs:
+def publish_tables(
+    target: EpochTarget, *, options: StagingOptions, max_parked_bytes: int | None = None
+) -> PublishEpochs:
     """Return the transform that publishes events to tables; see `PublishEpochs`.
 
     All events are in one shard, so each epoch publishes the next part of the order of every table. A change of a key
@@ -30,6 +32,7 @@ def publish_tables(target: EpochTarget, *, options: StagingOptions) -> PublishEp
         earlier_shards=4,
         roll_seconds=options.roll_seconds,
         staging=options.staging,
+        max_parked_bytes=max_parked_bytes,
     )
 
 

@@ -92,6 +92,19 @@ def publish_tables_of_epoch(
         PenstockError: the error of the first table that failed. A permanent error is raised only after all other
         tables.
     """
+    # A message of the log belongs to no table.
+    those = [each for each in tables if each.source.table]
+    raise_refused([each.source for each in those], refusals_of_tables(those, publish), policy)
+
+
+def refusals_of_tables(
+    tables: Sequence[_OfTable], publish: Callable[[_OfTable], None]
+) -> list[PenstockError | None]:
+    """Publish each table, several at the same time; return for each its permanent error, or None.
+
+    Raises:
+        PenstockError: an error that may pass.
+    """
     ends = threading.Event()
 
     def attempt(table: _OfTable) -> PenstockError | None:
@@ -107,10 +120,12 @@ def publish_tables_of_epoch(
             raise
         return None
 
-    # A message of the log belongs to no table.
-    those = [each for each in tables if each.source.table]
-    errors = in_parallel(attempt, those, COMMITS_AT_ONCE)
-    failed = [(each.source, error) for each, error in zip(those, errors, strict=True) if error is not None]
+    return in_parallel(attempt, tables, COMMITS_AT_ONCE)
+
+
+def raise_refused(sources: Sequence[Source], errors: Sequence[PenstockError | None], policy: Policy) -> None:
+    """Raise the error of the first table of an epoch that has one, and say which others have one too."""
+    failed = [(source, error) for source, error in zip(sources, errors, strict=True) if error is not None]
     if not failed:
         return
     (source, first), *others = failed

@@ -15,7 +15,7 @@ from typing import Any
 from typing_extensions import Self
 
 from penstock.datasets import Dataset, names_of
-from penstock.errors import ServiceError, SeveralProblemsError, UsageError
+from penstock.errors import PenstockError, ServiceError, SeveralProblemsError, UsageError
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import TableChanges, fold
 from penstock.event.schema_changes import Policy, SchemaChange
@@ -27,7 +27,8 @@ from penstock.io.columnar.replica import (
     TableEvents,
     events_of_epoch,
     image_columns,
-    publish_tables_of_epoch,
+    raise_refused,
+    refusals_of_tables,
     table_for,
     with_one_commit_each,
 )
@@ -44,6 +45,7 @@ from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry
 from penstock.io.staging.epochs import EpochDelivery
+from penstock.io.staging.parked_files import EpochChanges, TableEpochs
 from penstock.io.staging.preview import Written
 from penstock.io.staging.table_notes import WrittenTable
 from penstock.tables import TableSelection
@@ -166,35 +168,64 @@ class EpochTableTarget(ABC):
         return rows_of_event(event, table_for(self.pattern, event.source, {}), self.mode)
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
+        tables = self.tables_of(delivery, batches)
+        self.raise_refused(tables, self.publish_tables(tables))
+
+    def tables_of(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> list[TableEpochs]:
+        """See `penstock.io.staging.table_parking.ParkingTarget`."""
         if any(files_of(batch) is not None for batch in batches):
             raise UsageError(
                 f"the checkpoint holds changes for {self.pattern} that were staged with mode='log', and the mode is "
                 f"{self.mode}: start the pipeline once with mode='log', which writes them, and change the mode then"
             )
         given: dict[str, Source] = {}
+        return [
+            TableEpochs(
+                table_for(self.pattern, each.source, given),
+                each.source,
+                (EpochChanges(delivery, each.events),),
+            )
+            for each in with_one_commit_each(self.pattern, events_of_epoch(batches, self.selection))
+            # A message of the log belongs to no table.
+            if each.source.table
+        ]
 
-        def publish(events: TableEvents) -> None:
-            name = table_for(self.pattern, events.source, given)
-            self._note(name, events.source)
-            with self.errors(name):
-                self._publish(name, delivery, events)
+    def publish_tables(self, tables: Sequence[TableEpochs]) -> list[PenstockError | None]:
+        """See `penstock.io.staging.table_parking.ParkingTarget`."""
 
-        tables = with_one_commit_each(self.pattern, events_of_epoch(batches, self.selection))
+        def publish(table: TableEpochs) -> None:
+            # Parked changes of a table that is left out by now.
+            if not self.selection.has(table.source.schema, table.source.table):
+                return
+            self._note(table.name, table.source)
+            with self.errors(table.name):
+                self._publish(table)
+
         with committing_rows():
-            publish_tables_of_epoch(tables, publish, self.schema_changes)
+            return refusals_of_tables(tables, publish)
 
-    def _publish(self, name: str, delivery: EpochDelivery, events: TableEvents) -> None:
+    def raise_refused(self, tables: Sequence[TableEpochs], errors: Sequence[PenstockError | None]) -> None:
+        """See `penstock.io.staging.table_parking.ParkingTarget`."""
+        raise_refused([each.source for each in tables], errors, self.schema_changes)
+
+    def _publish(self, epochs: TableEpochs) -> None:
+        name, delivery = epochs.name, epochs.newest
         table = self._open(name)
         # Created from the first epoch's columns: no table of a source is known before its first event.
         if table is None:
+            events = TableEvents(epochs.source, epochs.events)
             created = with_one_schema(name, events, NO_COLUMNS, self.schema_changes)
             table = self._create(name, created.schema)
         commit = self._begin(table, name, delivery)
         # Before anything is read: a repeated epoch costs only the metadata.
-        if delivery.is_delivered(commit.ledger()):
+        ledger = commit.ledger()
+        if epochs.is_delivered(ledger):
             return
         events = with_one_schema(
-            name, events, image_columns(commit.columns(), self.mode), self.schema_changes
+            name,
+            TableEvents(epochs.source, epochs.after(ledger)),
+            image_columns(commit.columns(), self.mode),
+            self.schema_changes,
         )
         before = commit.snapshot
         # A log appends always, so it does not need the keys.

@@ -72,7 +72,7 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
             self.mark_seconds,
             deletion_vectors=self.deletion_vectors,
         )
-        publish = publish_tables(target, options=self)
+        publish = publish_tables(target, options=self, max_parked_bytes=self.parked_bytes)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))
 
     def display_data(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
             self.tombstone_seconds,
             self.mark_seconds,
         )
-        publish = publish_tables(target, options=self)
+        publish = publish_tables(target, options=self, max_parked_bytes=self.parked_bytes)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))
 
     def display_data(self) -> dict[str, Any]:

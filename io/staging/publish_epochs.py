@@ -7,7 +7,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import apache_beam as beam
 from typing_extensions import Self
@@ -25,6 +25,7 @@ from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.operations import clean_up
 from penstock.io.staging.options import UNAVAILABLE_SECONDS
+from penstock.io.staging.parked_files import ParkedFiles
 from penstock.io.staging.preview import Preview
 from penstock.io.staging.retry import repeat_while_unavailable
 from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of, staging_store
@@ -32,8 +33,12 @@ from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.send_after_commit import BATCH_BYTES, ShardOf
 from penstock.io.staging.store import FileStore, store_of
 from penstock.io.staging.table_notes import TableNotes, WrittenTable
-from penstock.publish import MARK_SECONDS, ForgettingParDo, PublishOnDriver
+from penstock.io.staging.table_parking import ParkingTarget, TableParking
+from penstock.parked import ParkedTable
+from penstock.publish import MARK_SECONDS, ForgettingParDo, PublishOnDriver, current_attempt
 from penstock.tables import TableSelection
+
+_Result = TypeVar("_Result")
 
 
 class PublishEpochs(beam.PTransform):
@@ -61,6 +66,7 @@ class PublishEpochs(beam.PTransform):
         staging: a folder or URL for staged batches; None: in the checkpoint.
         inline: whether small batches are part of the commit record; False: all of them are files.
         unavailable_seconds: how long a target that does not answer is asked again before the epoch fails.
+        max_parked_bytes: how large the changes of parked tables may be (`TableParking`); None: none is parked.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class PublishEpochs(beam.PTransform):
         staging: str | os.PathLike[str] | None = None,
         inline: bool = True,
         unavailable_seconds: float = UNAVAILABLE_SECONDS,
+        max_parked_bytes: int | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(shards, int) or shards < 1:
@@ -88,6 +95,7 @@ class PublishEpochs(beam.PTransform):
         # 0 makes every batch a file, which Spark's executors can read.
         self._inline_bytes = None if inline else 0
         self._unavailable_seconds = unavailable_seconds
+        self._max_parked_bytes = max_parked_bytes
 
     def selecting(self, selection: TableSelection) -> Self:
         """Return a copy whose target leaves out the events of other tables, also those that are staged already."""
@@ -137,7 +145,9 @@ class PublishEpochs(beam.PTransform):
 
     def _publish(self, sink: str) -> PublishBatches:
         """Return the function of `PublishOnDriver`."""
-        return PublishBatches(self._target, sink, self._staging, self._unavailable_seconds)
+        return PublishBatches(
+            self._target, sink, self._staging, self._unavailable_seconds, self._max_parked_bytes
+        )
 
     def display_data(self) -> dict[str, Any]:
         return {
@@ -148,31 +158,68 @@ class PublishEpochs(beam.PTransform):
 
 
 class PublishBatches:
-    """The function of `PublishOnDriver`, with a clean-up and marks."""
+    """The function of `PublishOnDriver`, with a clean-up, marks and parked tables."""
 
     def __init__(
-        self, target: EpochTarget, sink: str, staging: FileStore | None, unavailable_seconds: float
+        self,
+        target: EpochTarget,
+        sink: str,
+        staging: FileStore | None,
+        unavailable_seconds: float,
+        max_parked_bytes: int | None = None,
     ) -> None:
         self._target = target
         self._sink = sink
         self._staging = staging
         self._unavailable_seconds = unavailable_seconds
+        self._max_parked_bytes = max_parked_bytes
         self._noted: frozenset[WrittenTable] = frozenset()
 
     def __call__(self, batches: Sequence[StagedBatch]) -> None:
         # One call for each epoch, because the ledger of the target has one entry for each.
         for delivery, each in by_epoch(batches):
-            repeat_while_unavailable(
-                functools.partial(self._publish, delivery, each),
-                self._target.name,
-                self._unavailable_seconds,
-                time.monotonic,
-                time.sleep,
+            self._repeat(functools.partial(self._publish, delivery, each))
+            self._note_tables(delivery.job)
+
+    def publish_or_park(
+        self, batches: Sequence[StagedBatch], parked: Sequence[ParkedTable]
+    ) -> Sequence[ParkedTable]:
+        """Publish batches, and park tables if that is wanted; see `penstock.publish.ParksTables`."""
+        if not parked and self._max_parked_bytes is None:
+            self(batches)
+            return ()
+        target = self._parking
+        if target is None:
+            raise UsageError(
+                f"{self._target.name} has {len(parked)} parked tables, whose changes it cannot write with these "
+                "arguments: give the sink the mode that it had, and resume or skip the tables first (penstock tables)"
             )
-            if (target := self._marking) is not None:
-                new = frozenset(target.written) - self._noted
-                self._notes(delivery.job).add(new)
-                self._noted |= new
+        files = ParkedFiles(staging_store(self._staging), self._sink)
+        after = TableParking(target, files, self._max_parked_bytes, self._repeat).publish(batches, parked)
+        self._note_tables(current_attempt().job)
+        return after
+
+    def clean_up_parked(self, job: str, generation: int, epoch: int, parked: Sequence[ParkedTable]) -> None:
+        """Delete files of parked changes that are not needed; see `penstock.publish.ParksTables`."""
+        # Without the option there are none, except of an earlier run: a listing of an object store costs money.
+        if parked or self._max_parked_bytes is not None:
+            files = ParkedFiles(staging_store(self._staging), self._sink)
+            files.clean_up(job, (generation, epoch), parked)
+
+    @property
+    def _parking(self) -> ParkingTarget | None:
+        return self._target if isinstance(self._target, ParkingTarget) else None
+
+    def _repeat(self, work: Callable[[], _Result]) -> _Result:
+        return repeat_while_unavailable(
+            work, self._target.name, self._unavailable_seconds, time.monotonic, time.sleep
+        )
+
+    def _note_tables(self, job: str) -> None:
+        if (target := self._marking) is not None:
+            new = frozenset(target.written) - self._noted
+            self._notes(job).add(new)
+            self._noted |= new
 
     @property
     def mark_seconds(self) -> float:
@@ -185,6 +232,12 @@ class PublishBatches:
         if (target := self._marking) is not None:
             mark = Mark.of(job, self._sink, record, until_us)
             target.mark_complete(mark, self._notes(job).read())
+
+    def mark_tables_complete(self, job: str, record: int, until_us: int, parked: Collection[str]) -> None:
+        """Mark the tables that are not parked; see `penstock.publish.MarksTablesComplete`."""
+        if (target := self._marking) is not None:
+            others = [each for each in self._notes(job).read() if each.name not in parked]
+            target.mark_complete(Mark.of(job, self._sink, record, until_us), others)
 
     @property
     def _marking(self) -> MarkingTarget | None:

@@ -100,6 +100,7 @@ def drop_steps(state: EpochState, names: Collection[str]) -> EpochState:
         residuals=tuple(r for r in state.residuals if r.transform not in names),
         ended=tuple(r for r in state.ended if r.transform not in names),
         publications=tuple(p for p in state.publications if p.transform not in names),
+        parked=tuple(p for p in state.parked if p.transform not in names),
         state_runs=tuple(run for run in state.state_runs if run.stage not in names),
         timers=tuple(t for t in state.timers if t.stage not in names),
     )
@@ -159,6 +160,7 @@ def _with_names_of(plan: Plan, state: EpochState) -> EpochState:
         residuals=tuple(replace(r, transform=name_of(r.transform)) for r in state.residuals),
         ended=tuple(replace(r, transform=name_of(r.transform)) for r in state.ended),
         publications=tuple(replace(p, transform=name_of(p.transform)) for p in state.publications),
+        parked=tuple(replace(p, transform=name_of(p.transform)) for p in state.parked),
         state_runs=tuple(replace(run, stage=name_of(run.stage)) for run in state.state_runs),
         timers=tuple(replace(t, stage=name_of(t.stage)) for t in state.timers),
         watermarks=renamed(state.watermarks),
@@ -236,6 +238,7 @@ def _owners(state: EpochState) -> set[tuple[str, str]]:
     names: dict[str, Iterable[str]] = {
         _RESIDUALS: (r.transform for r in state.residuals),
         "publications": (p.transform for p in state.publications),
+        "parked tables": (p.transform for p in state.parked),
         "state": (run.stage for run in state.state_runs),
         "timers": (t.stage for t in state.timers),
     }

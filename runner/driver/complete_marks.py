@@ -9,11 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from penstock.attempt import offering_staging
-from penstock.publish import MARK_SECONDS, MarksComplete, PacesMarks
+from penstock.publish import MARK_SECONDS, MarksComplete, MarksTablesComplete, PacesMarks
 from penstock.runner.driver.post_commit import post_commit_fns
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.plan import Plan
-from penstock.runner.protocol.complete import complete_until_us
+from penstock.runner.protocol.complete import complete_until_us, others_complete_until_us
 from penstock.runner.protocol.record import CommitRecord
 
 logger = logging.getLogger(__name__)
@@ -71,17 +71,23 @@ class CompleteMarks:
     def _mark(self, record: CommitRecord, steps: list[_Step]) -> None:
         if not steps:
             return
-        times = complete_until_us(record.state)
+        times, others = complete_until_us(record.state), others_complete_until_us(record.state)
         for step in steps:
-            until_us = times.get(step.name)
+            parked = [each.table.name for each in record.state.parked if each.transform == step.name]
+            # A parked table does not keep the others from their time.
+            by_table = bool(parked) and isinstance(step.fn, MarksTablesComplete)
+            until_us = (others if by_table else times).get(step.name)
             if until_us is not None and until_us > step.until_us:
                 step.begun_at, step.until_us = self._clock(), until_us
-                step.ended = self._thread.submit(self._mark_one, step, record.number, until_us)
+                step.ended = self._thread.submit(self._mark_one, step, record.number, until_us, parked)
 
-    def _mark_one(self, step: _Step, number: int, until_us: int) -> None:
+    def _mark_one(self, step: _Step, number: int, until_us: int, parked: list[str]) -> None:
         try:
             with offering_staging(self._staging):
-                step.fn.mark_complete(self._job, number, until_us)
+                if parked and isinstance(step.fn, MarksTablesComplete):
+                    step.fn.mark_tables_complete(self._job, number, until_us, parked)
+                else:
+                    step.fn.mark_complete(self._job, number, until_us)
         except Exception as error:
             # The data is in the target, only the news of it is missing.
             logger.warning("%s could not say until when its target is complete: %s", step.name, error)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from penstock.attempt import Attempt
+from penstock.parked import TableRequest
 from penstock.runner.driver import schedule as due_rules
 from penstock.runner.driver.compatibility import state_for_plan
 from penstock.runner.driver.cost_meter import EpochCostMeter
@@ -23,6 +24,7 @@ from penstock.runner.driver.epoch_input import EpochInputs
 from penstock.runner.driver.merge_reports import raise_failure
 from penstock.runner.driver.next_state import NextStates
 from penstock.runner.driver.pacing import Pacing
+from penstock.runner.driver.parked_tables import after_requests
 from penstock.runner.driver.publish_on_driver import DriverPublisher
 from penstock.runner.driver.reading_limit import ReadingLimit
 from penstock.runner.driver.residuals import Residuals
@@ -98,6 +100,7 @@ class Driver:
     `staging` is a folder or URL that sinks are offered for staged files.
     `task_slots` is the number of tasks that run at the same time; None means `partitions`.
     `dropped` are steps whose state is deleted (`--drop_state`). `draining` says whether a drain was requested.
+    `table_requests` returns the requests about parked tables; it is asked only if a record has such.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Driver:
         task_slots: int | None = None,
         dropped: Collection[str] = (),
         draining: Callable[[], bool] = lambda: False,
+        table_requests: Callable[[], Collection[TableRequest]] = lambda: (),
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         pause: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
@@ -124,6 +128,7 @@ class Driver:
         self._name = name
         self._dropped = frozenset(dropped)
         self._draining = draining
+        self._table_requests = table_requests
         self._now_us = now_us
         self._pause = pause
         self._monotonic = monotonic
@@ -176,11 +181,14 @@ class Driver:
         )
         due, waiting = due_rules.split_by_due(state.residuals, until_us)
         event = self._next_event(state, due)
+        requests = self._table_requests() if state.parked else ()
+        state = after_requests(state, requests)
         if event is not None:
             state = self._test_stream.apply(state, event)
         elif not (
             drain_begins
             or set_back_us
+            or requests
             or self._schedule.needs_epoch(state, due, self._processing_time_us(state))
         ):
             self.finalize_bundles(record)
@@ -193,11 +201,13 @@ class Driver:
             due, waiting = due_rules.split_by_due(rebalanced, until_us)
         # Publish before the tasks run: the same step in the tasks reports the publications as done.
         began = self._monotonic()
-        self._on_driver.publish(state, attempt)
+        parked = self._on_driver.publish(state, attempt)
         self._costs.driver_published(self._monotonic() - began, tasks_publish=bool(state.publications))
-        reports = self._run(record, attempt, state, due, waiting, event, set_back_us)
+        reports = self._run(record, attempt, state, due, waiting, event, set_back_us, hurried=bool(requests))
         input_complete = self._test_stream.next_event(state) is None and self._schedule.input_complete(state)
-        return self._next_states.make(state, attempt, reports, waiting, input_complete=input_complete)
+        return self._next_states.make(
+            state, attempt, reports, waiting, input_complete=input_complete, parked=parked
+        )
 
     def measured(self, epoch: int) -> tuple[bytes, ...]:
         """Return the serialized `MonitoringInfo`s of an epoch; empty unless it is the last one that ran here."""
@@ -265,6 +275,8 @@ class Driver:
         waiting: Sequence[Residual],
         event: TestStreamEvent | None,
         set_back_us: int,
+        *,
+        hurried: bool,
     ) -> list[TaskReport]:
         epoch = self._inputs.make(
             attempt,
@@ -277,7 +289,8 @@ class Driver:
             test_clock_us=self._test_stream.clock_us(state),
             set_back_us=set_back_us,
             pacing=self._pacing,
-            quiet_seconds=self._quiet_seconds(state, due, waiting),
+            # A person waits for the answer to a request.
+            quiet_seconds=0.0 if hurried else self._quiet_seconds(state, due, waiting),
             max_records=self._reading_limit.max_records,
         )
         # A batch pipeline runs its epochs too, but its user never hears of epochs.

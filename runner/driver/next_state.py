@@ -11,7 +11,14 @@ from penstock.runner.driver.read_on import ended_after
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.driver.schedule import Schedule
 from penstock.runner.planning.plan import Plan, Routing
-from penstock.runner.protocol.record import EpochState, Publication, Residual, WatermarkKey
+from penstock.runner.protocol.errors import ParkedAtEndError
+from penstock.runner.protocol.record import (
+    EpochState,
+    ParkedPublications,
+    Publication,
+    Residual,
+    WatermarkKey,
+)
 from penstock.runner.tasks.epoch import BEGINNING_US, CarriedElement, TaskReport
 
 
@@ -41,11 +48,15 @@ class NextStates:
         waiting: Sequence[Residual],
         *,
         input_complete: bool,
+        parked: tuple[ParkedPublications, ...] = (),
     ) -> EpochState:
         """Return the state after the epoch that started from `state`; `waiting` are the residuals it did not read.
 
         `input_complete` says that no new element could reach a carried step in this epoch. If so, and if no work
-        remains, the pipeline is done.
+        remains, the pipeline is done. `parked` are the tables that are parked after this epoch.
+
+        Raises:
+            ParkedAtEndError: the pipeline would be done, and tables are parked.
         """
         carried = [element for report in reports for element in report.carried]
         new = self._new_residuals(state, attempt, [each for each in carried if each.step in self._readers])
@@ -59,6 +70,10 @@ class NextStates:
         )
         timers = timers_after(state.timers, reports)
         left_over = residuals or publications or any(each.pending for each in timers)
+        done = input_complete and not left_over
+        # Without a driver that goes on, nobody would publish their changes.
+        if done and parked:
+            raise ParkedAtEndError.of([each.table for each in parked])
         return EpochState(
             residuals=residuals,
             publications=publications,
@@ -75,8 +90,9 @@ class NextStates:
             draining=state.draining,
             test_events_applied=state.test_events_applied,
             test_clock_us=state.test_clock_us,
-            done=input_complete and not left_over,
+            done=done,
             ended=ended_after(state, residuals, self._residuals.readers_that_read_on),
+            parked=parked,
         )
 
     def _now_fired(self, state: EpochState) -> dict[str, tuple[str, ...]]:

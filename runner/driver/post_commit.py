@@ -9,6 +9,7 @@ from typing import Any
 from apache_beam.internal import pickler
 from apache_beam.portability.api import beam_runner_api_pb2 as api
 
+from penstock.parked import ParkedTable
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.plan import Origin, Plan
 from penstock.runner.protocol.record import EpochState
@@ -29,6 +30,10 @@ class PostCommitFn:
             for each in state.publications
             if each.transform == self.step
         ]
+
+    def parked_in(self, state: EpochState) -> list[ParkedTable]:
+        """Return the parked tables that the state of a record has for this step."""
+        return [each.table for each in state.parked if each.transform == self.step]
 
 
 def post_commit_fns(plan: Plan, context: PlanContext) -> Iterator[PostCommitFn]:

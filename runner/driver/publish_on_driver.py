@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.attempt import Attempt, offering_staging, running_attempt
-from penstock.publish import PublishesOnDriver
-from penstock.runner.driver.post_commit import post_commit_fns
+from penstock.publish import ParksTables, PublishesOnDriver
+from penstock.runner.driver.post_commit import PostCommitFn, post_commit_fns
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.plan import Plan
-from penstock.runner.protocol.record import EpochState
+from penstock.runner.protocol.complete import others_complete_until_us
+from penstock.runner.protocol.record import EpochState, ParkedPublications
 
 
 class DriverPublisher:
@@ -19,11 +22,35 @@ class DriverPublisher:
         ]
         self._staging = staging
 
-    def publish(self, state: EpochState, attempt: Attempt) -> None:
-        """Publish what the state of the last record names. An error of a step is raised as it is."""
-        if not state.publications:
-            return
+    def publish(self, state: EpochState, attempt: Attempt) -> tuple[ParkedPublications, ...]:
+        """Publish what the state of the last record names; return what is parked after it.
+
+        An error of a step is raised as it is.
+        """
+        if not (state.publications or state.parked):
+            return ()
+        parked: list[ParkedPublications] = []
         with running_attempt(attempt), offering_staging(self._staging):
             for step in self._steps:
-                if named := step.named_by(state):
+                if isinstance(step.fn, ParksTables):
+                    parked += self._publish_or_park(step, step.fn, state)
+                elif named := step.named_by(state):
                     step.fn.publish_on_driver(named)
+        return tuple(parked)
+
+    def _publish_or_park(
+        self, step: PostCommitFn, fn: ParksTables, state: EpochState
+    ) -> list[ParkedPublications]:
+        named, before = step.named_by(state), step.parked_in(state)
+        resuming = any(each.resuming for each in before)
+        after = fn.publish_or_park(named, before) if named or resuming else before
+        # The publications that are parked first have no change below this time, because it is not their turn before.
+        complete_us = others_complete_until_us(state).get(step.step) or 0
+        known = {(each.name, each.since_us): each.complete_us for each in before}
+        return [
+            ParkedPublications(
+                step.step,
+                replace(each, complete_us=known.get((each.name, each.since_us), complete_us)),
+            )
+            for each in after
+        ]

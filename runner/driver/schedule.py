@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from penstock.runner.driver.compatibility import pending_impulses
+from penstock.runner.driver.parked_tables import is_resuming
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.record import EpochState, Residual, WatermarkKey
 from penstock.runner.tasks.epoch import BEGINNING_US, MAX_US
@@ -90,6 +91,7 @@ class Schedule:
         return bool(
             due
             or state.publications
+            or is_resuming(state)
             or pending_impulses(state, self._plan)
             or processing_timer_due(state, now_us)
         )
@@ -121,6 +123,7 @@ class Schedule:
         ) or any(stage.sides for stage in self._plan.stages)
         if (
             state.publications
+            or is_resuming(state)
             or pending_impulses(state, self._plan)
             or state.draining
             or waits_for_watermark

@@ -5,6 +5,9 @@ will not get more of it. The watermark of the elements that have reached a post-
 Publications of a record are published by the next epoch. So the time is the watermark from which the last epoch started
 if Publications wait, and the current one otherwise. It never falls along the history of a checkpoint, and moves while
 the sources are idle, as their watermarks do.
+
+A table that is parked keeps the time that its sink had when the target refused it, and so does the sink. The other
+tables of the sink have its time without parked tables.
 """
 
 from __future__ import annotations
@@ -25,7 +28,22 @@ def post_commit_steps(state: EpochState) -> list[str]:
 
 
 def complete_until_us(state: EpochState) -> dict[str, int | None]:
-    """Return for each post-commit step until when its target is complete: exclusive, in microseconds since 1970.
+    """Return for each post-commit step until when its target is complete, parked tables included.
+
+    Otherwise as `others_complete_until_us`.
+    """
+    times = others_complete_until_us(state)
+    for each in state.parked:
+        until_us, known = times.get(each.transform), each.table.complete_us
+        if until_us is not None:
+            times[each.transform] = min(until_us, known) if known else None
+    return times
+
+
+def others_complete_until_us(state: EpochState) -> dict[str, int | None]:
+    """Return for each post-commit step until when the tables of its target that are not parked are complete.
+
+    Times are exclusive, in microseconds since 1970.
 
     None: not known yet, or all input was read. An end or a drain bounds what was read then, and the source may have
     later changes, so Beam's highest watermark is no time. A program that reads on after an end would put the time

@@ -9,12 +9,18 @@
 | `CheckpointError` | the checkpoint folder cannot be used as asked | tells the user what to do |
 | `NotWrittenError` | the storage refused a file (for example: the disk is full) | repeats the epoch |
 | `OutcomeUnknownError` | the storage did not say whether it created a file | creates it again with the same bytes |
+| `ParkedAtEndError` | the input has ended, and tables are parked | the pipeline is FAILED |
 | `CommitUnknownError` | the storage repeatedly gave no answer | stops; the next take-over reads the outcome |
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from typing_extensions import Self
+
 from penstock.errors import AnotherDriverError, PenstockError, ServiceError
+from penstock.parked import ParkedTable
 
 
 class CheckpointError(ServiceError):
@@ -64,6 +70,22 @@ class NotWrittenError(OSError, ServiceError):
 
 class OutcomeUnknownError(OSError, ServiceError):
     """The storage did not say whether it carried out a request. Repeat it with the same bytes to find out."""
+
+
+class ParkedAtEndError(ServiceError):
+    """The pipeline has published everything except the changes of parked tables, and does not end with them."""
+
+    retryable = False
+
+    @classmethod
+    def of(cls, tables: Sequence[ParkedTable]) -> Self:
+        """Return the error for these tables."""
+        reasons = "; ".join(f"{each.name}: {each.reason}" for each in tables)
+        return cls(
+            f"the input has ended, and {len(tables)} tables are parked, which have not got all changes. {reasons}. "
+            "Correct the cause, ask for each with `penstock tables JOB resume NAME` or `penstock tables JOB skip "
+            "NAME`, and start the pipeline again"
+        )
 
 
 class CommitUnknownError(PenstockError):

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from penstock.attempt import DriverToken
 from penstock.compat import StrEnum
+from penstock.parked import ParkedTable
 
 KEPT_DRIVERS = 16
 """Number of drivers that a record lists, the newest ones.
@@ -46,6 +47,14 @@ class Publication:
 
     transform: str
     element: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedPublications:
+    """The publications of the post-commit step `transform` that are parked, for one table."""
+
+    transform: str
+    table: ParkedTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +155,9 @@ class EpochState:
     - `test_events_applied` and `test_clock_us` are the position in a TestStream and its processing time.
     - `ended` are elements whose bounded read has ended, each with the last restriction that was stored. A program
       that is started later may read on from this end (see `driver/read_on.py`). They do not prevent `done`.
-    - `done`: the pipeline has finished, and no further epoch runs. A done state with residuals, Publications or timers
-      is rejected.
+    - `parked` are publications that a target has refused. They wait for a request, and no epoch runs because of them.
+    - `done`: the pipeline has finished, and no further epoch runs. A done state with residuals, Publications, timers or
+      parked tables is rejected.
     """
 
     residuals: tuple[Residual, ...] = ()
@@ -164,6 +174,7 @@ class EpochState:
     test_clock_us: int = 0
     done: bool = False
     ended: tuple[Residual, ...] = ()
+    parked: tuple[ParkedPublications, ...] = ()
 
     def __post_init__(self) -> None:
         if self.done and self.outstanding:
@@ -176,6 +187,7 @@ class EpochState:
             "residuals": len(self.residuals),
             "publications": len(self.publications),
             "timers": sum(timers.pending for timers in self.timers),
+            "parked tables": len(self.parked),
         }
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 

@@ -6,7 +6,8 @@ the header identifies the record.
 
 If the lists of a state (residuals, Publications, …) are long, they are in a *side file*. The record names that file
 with its size and SHA-256. Such a record has another format number, so that an older version refuses it
-instead of reading empty lists.
+instead of reading empty lists. A record with parked tables has another one too: an older version would delete their
+files.
 
 Decoding is forward compatible within a format: fields that a newer version added are ignored. A change that an
 older version must not ignore raises the format number, and the older version refuses the record.
@@ -23,11 +24,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from penstock.attempt import DriverToken
+from penstock.parked import ParkedTable
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.record import (
     CommitRecord,
     EarliestTimers,
     EpochState,
+    ParkedPublications,
     Publication,
     Residual,
     SideFile,
@@ -41,6 +44,9 @@ FORMAT = 2
 
 SIDE_FORMAT = 3
 """Format of a record whose lists are in a side file; otherwise as `FORMAT`. A reader refuses all other formats."""
+
+PARKED_FORMAT = 4
+"""Format of a record with parked tables, whether its lists are in a side file or not; otherwise as `FORMAT`."""
 
 INLINE_BYTES = 512 << 10
 """If a record would be larger than this, its lists go to a side file.
@@ -63,7 +69,7 @@ def encode_record(record: CommitRecord) -> bytes:
     """Return the record's bytes; equal records give equal bytes."""
     # Canonical JSON, so that equal records have equal bytes and the same digest.
     body = json.dumps(_pack(record), sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
-    record_format = SIDE_FORMAT if record.side_file else FORMAT
+    record_format = PARKED_FORMAT if record.state.parked else SIDE_FORMAT if record.side_file else FORMAT
     return f"{_MAGIC} {record_format} {hashlib.sha256(body).hexdigest()}\n".encode("ascii") + body
 
 
@@ -81,7 +87,9 @@ def has_lists(state: EpochState) -> bool:
 def inline_bytes(state: EpochState) -> int:
     """Return a lower bound for the size of a record with the lists of this state, without encoding them."""
     residuals = sum(len(each.element) for each in (*state.residuals, *state.ended))
-    return residuals + sum(len(each.element) for each in state.publications) + sum(map(len, state.metrics))
+    parked = sum(len(each.table.files) for each in state.parked)
+    publications = sum(len(each.element) for each in state.publications)
+    return residuals + publications + parked + sum(map(len, state.metrics))
 
 
 def encode_side_file(state: EpochState) -> bytes:
@@ -146,9 +154,9 @@ def record_digest(data: bytes, *, source: str = "the record") -> str:
     words = data.partition(b"\n")[0].decode("ascii", "replace").split(" ")
     if len(words) != 3 or words[0] != _MAGIC or not words[1].isdigit():
         raise CheckpointError(_damaged(source, "it does not begin like a commit record"))
-    if int(words[1]) not in (FORMAT, SIDE_FORMAT):
+    if not FORMAT <= int(words[1]) <= PARKED_FORMAT:
         raise CheckpointError(
-            f"{source} has format {words[1]}, and this version of penstock reads formats {FORMAT} and {SIDE_FORMAT}. "
+            f"{source} has format {words[1]}, and this version of penstock reads formats {FORMAT} to {PARKED_FORMAT}. "
             f"{_way_out(int(words[1]))}"
         )
     return words[2]
@@ -156,7 +164,7 @@ def record_digest(data: bytes, *, source: str = "the record") -> str:
 
 def _way_out(other: int) -> str:
     """Return what to do about a record of another format."""
-    if other > SIDE_FORMAT:
+    if other > PARKED_FORMAT:
         return "Install a newer version of penstock: the one that wrote the record, or a later one"
     return (
         "Drain the pipeline with the version of penstock that wrote the record, then start it with another "
@@ -199,6 +207,7 @@ def _pack(record: CommitRecord) -> dict[str, Json]:
         "done": state.done,
         # Optional, so that records of pipelines without an end do not grow.
         **({"ended": _pack_residuals(state.ended)} if state.ended else {}),
+        **({"parked": list(map(_pack_parked, state.parked))} if state.parked else {}),
         **({"side_file": [side.name, side.size, side.sha256]} if side else {}),
     }
 
@@ -228,6 +237,7 @@ def _unpack(body: Mapping[str, Json]) -> CommitRecord:
             test_clock_us=body["test_clock_us"],
             done=body["done"],
             ended=_rows(body.get("ended", []), _residual),
+            parked=_rows(body.get("parked", []), _parked),
         ),
         side_file=SideFile(*body["side_file"][:3]) if "side_file" in body else None,
     )
@@ -243,6 +253,12 @@ def _pack_residual(r: Residual) -> list[Json]:
 
 def _pack_publication(p: Publication) -> list[Json]:
     return [p.transform, _text(p.element)]
+
+
+def _pack_parked(p: ParkedPublications) -> list[Json]:
+    t = p.table
+    counts = [t.since_us, t.changes, t.size, t.resuming, _text(t.files), t.complete_us]
+    return [p.transform, t.name, t.source, t.reason, *counts]
 
 
 def _pack_state_run(r: StateRun) -> list[Json]:
@@ -285,6 +301,12 @@ def _publication(row: list[Json]) -> Publication:
     return Publication(transform, _bytes(element))
 
 
+def _parked(row: list[Json]) -> ParkedPublications:
+    transform, name, source, reason, since_us, changes, size, resuming, files, complete_us = row[:10]
+    table = ParkedTable(name, source, reason, since_us, changes, size, resuming, _bytes(files), complete_us)
+    return ParkedPublications(transform, table)
+
+
 def _state_run(row: list[Json]) -> StateRun:
     return StateRun(*row[:8])
 
@@ -309,5 +331,6 @@ _LISTS: Mapping[str, tuple[Callable[[Any], Json], Callable[[Json], Any]]] = {
     "timers": (_pack_timers, _timers),
     "metrics": (_text, _bytes),
     "ended": (_pack_residual, _residual),
+    "parked": (_pack_parked, _parked),
 }
 """The lists of a state that may grow with the data. For each list: the functions that pack and unpack an entry."""

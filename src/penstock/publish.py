@@ -22,6 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 import apache_beam as beam
 
 from penstock.attempt import Attempt, current_attempt, current_staging, current_watermark_us
+from penstock.parked import ParkedTable
 
 __all__ = [
     "CARRIED_RESHUFFLE",
@@ -34,7 +35,9 @@ __all__ = [
     "CleansUp",
     "ForgettingParDo",
     "MarksComplete",
+    "MarksTablesComplete",
     "PacesMarks",
+    "ParksTables",
     "PublishAfterCommit",
     "PublishOnDriver",
     "PublishesEarly",
@@ -131,6 +134,27 @@ class PublishesOnDriver(Protocol):
 
 
 @runtime_checkable
+class ParksTables(Protocol):
+    """Optional methods of a post-commit DoFn that publishes on the driver: park tables that the target refuses."""
+
+    def publish_or_park(
+        self,
+        publications: Sequence[Any],
+        parked: Sequence[ParkedTable],
+    ) -> Sequence[ParkedTable]:
+        """Publish as `publish_on_driver`, and return the tables that are parked after it.
+
+        `parked` are the tables that the last record has. The driver calls it also without publications while a table
+        is resuming. A call may be repeated with equal arguments, however late, and must then publish nothing a second
+        time. What it returns counts only if the next record is committed, so the files of a table have names that no
+        other try uses.
+        """
+
+    def clean_up_parked(self, job: str, generation: int, epoch: int, parked: Sequence[ParkedTable]) -> None:
+        """Delete files of parked tables that are not among `parked`. When and up to where: see `CleansUp`."""
+
+
+@runtime_checkable
 class MarksComplete(Protocol):
     """Optional method of a post-commit DoFn: tell the target until when it is complete."""
 
@@ -143,6 +167,14 @@ class MarksComplete(Protocol):
         successor has called it with newer ones. The target must then keep the newer time. An error is
         logged, and the next call says more.
         """
+
+
+@runtime_checkable
+class MarksTablesComplete(Protocol):
+    """Optional method of a post-commit DoFn that parks tables: tell the other tables until when they are complete."""
+
+    def mark_tables_complete(self, job: str, record: int, until_us: int, parked: Collection[str]) -> None:
+        """As `MarksComplete.mark_complete`, for all tables except those of the target that are `parked`."""
 
 
 @runtime_checkable
@@ -238,6 +270,28 @@ class _OnDriverFn(beam.DoFn):
 
     def publish_on_driver(self, publications: Sequence[Any]) -> None:
         self._publish(publications)
+
+    def publish_or_park(
+        self,
+        publications: Sequence[Any],
+        parked: Sequence[ParkedTable],
+    ) -> Sequence[ParkedTable]:
+        """Let the function park tables, if it can."""
+        if isinstance(self._publish, ParksTables):
+            return self._publish.publish_or_park(publications, parked)
+        if publications:
+            self._publish(publications)
+        return parked
+
+    def clean_up_parked(self, job: str, generation: int, epoch: int, parked: Sequence[ParkedTable]) -> None:
+        """Call the clean-up of parked tables of the function, if it has one."""
+        if isinstance(self._publish, ParksTables):
+            self._publish.clean_up_parked(job, generation, epoch, parked)
+
+    def mark_tables_complete(self, job: str, record: int, until_us: int, parked: Collection[str]) -> None:
+        """Let the function tell the tables that are not parked until when they are complete, if it can."""
+        if isinstance(self._publish, MarksTablesComplete):
+            self._publish.mark_tables_complete(job, record, until_us, parked)
 
     def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[Any]) -> None:
         """Call the clean-up of the function, if it has one."""

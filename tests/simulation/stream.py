@@ -24,6 +24,7 @@ from penstock.runner.protocol.loop import Epoch, run_epochs
 from penstock.runner.protocol.record import CommitRecord
 from penstock.runner.protocol.record_codec import INLINE_BYTES
 from penstock.runner.store.checkpoint import Checkpoint
+from penstock.runner.store.table_requests import TableRequestWatch
 from penstock.runner.tasks.epoch import EpochLimits
 from tests.simulation.inprocess import InProcessEngine
 
@@ -61,7 +62,7 @@ def run_stream(
         home = folder or Path(temporary)
         checkpoint = Checkpoint.open(f"{home}/checkpoint")
         coordinator = Coordinator(checkpoint, clock=now_us, inline_bytes=inline_bytes)
-        residuals = Residuals(PlanContext(plan))
+        residuals, tables = Residuals(PlanContext(plan)), TableRequestWatch(checkpoint)
         following = read_on(coordinator.take_over().state, plan, residuals)
         if following is not None:
             coordinator.commit(coordinator.begin(), following)
@@ -77,9 +78,11 @@ def run_stream(
             dropped=dropped,
             now_us=now_us,
             draining=draining,
+            table_requests=tables.look,
         )
 
         def committed(record: CommitRecord) -> None:
+            tables.committed()
             on_commit(record, home)
             if cleans_up:
                 with offering_staging(checkpoint.staging_location):

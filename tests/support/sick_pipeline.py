@@ -13,6 +13,7 @@ from penstock.io.postgres.source import ChangeStream
 from penstock.launch.commit_exporter import CommitExporter
 from penstock.launch.service_watch import ServiceWatch
 from penstock.measurement import Measurement
+from penstock.parked import ParkedTable
 from penstock.pipelines.dead_letter_files import waiting_letters
 from penstock.telemetry.export import Export
 
@@ -28,6 +29,7 @@ class SickProgress:
     watermark_us: int | None = round((NOW - 3700) * 1e6)
     residuals: tuple[object, ...] = ()
     complete_us: dict[str, int] = field(default_factory=lambda: {"Write": round((NOW - 3700) * 1e6)})
+    parked: tuple[ParkedTable, ...] = (ParkedTable("t", "public.t", "refused", 1, 1, 1, False, b""),)
 
 
 class SickMetrics:

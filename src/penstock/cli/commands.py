@@ -48,6 +48,7 @@ from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import begin_session
 from penstock.cli.snapshot import snapshot
 from penstock.cli.span import Span
+from penstock.cli.tables import tables
 from penstock.cli.ui import ui
 from penstock.cli.verify import verify
 from penstock.cli.wait import wait
@@ -283,6 +284,7 @@ for _command in (
     emulator,
     quickstart,
     ui,
+    tables,
     verify,
     wait,
 ):

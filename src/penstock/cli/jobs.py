@@ -136,6 +136,8 @@ def status(
         facts["progress"] = as_line(view.samples[0], view.samples[-1])
         for sink, until in _progress(view)["complete_until"].items():
             facts[f"{sink} is complete until"] = until or "not known"
+        for table in view.samples[-1].parked:
+            facts[f"parked table {table.source}"] = view.text_of_parked(table)
     for name, text in facts.items():
         click.echo(f"{name}: {text}")
 

@@ -69,6 +69,15 @@ def measure(
         if count is not None
     ]
     measurements += [
+        Measurement("penstock_parked_tables", len(now.parked), "Tables that their targets have refused."),
+        Measurement(
+            "penstock_parked_bytes",
+            sum(each.size for each in now.parked),
+            "Size of the changes of these tables.",
+            "By",
+        ),
+    ]
+    measurements += [
         Measurement(
             "penstock_refused_partitions",
             now.counters.get(REFUSED_PARTITIONS, 0),

@@ -23,6 +23,7 @@ from penstock.io.change_streams.metrics import (
     REFUSED_SECONDS,
 )
 from penstock.io.staging.metrics import DEAD_LETTERS
+from penstock.parked import ParkedTable
 from penstock.table_times import NAMESPACE_PREFIX as TABLES_PREFIX
 
 # Beam's end of time is later, and no commit time of a source is.
@@ -65,7 +66,7 @@ class PipelineStatus:
     has partitions. `counters` are counters and gauges. `slowest` is the partition that holds the watermark; None if no
     source tells it. `scans` are the tables whose snapshot is not finished. `complete` is by step that publishes until
     when its target is complete; None: not known. `newest_changes` is by table the commit time of
-    its newest change (see `penstock.table_times`).
+    its newest change (see `penstock.table_times`). `parked` are the tables that their targets have refused.
     """
 
     at: float
@@ -80,6 +81,7 @@ class PipelineStatus:
     scans: tuple[Scan, ...] = ()
     complete: Mapping[str, float | None] = field(default_factory=dict)
     newest_changes: Mapping[str, float] = field(default_factory=dict)
+    parked: tuple[ParkedTable, ...] = ()
 
     @property
     def lag(self) -> float | None:
@@ -130,6 +132,7 @@ def pipeline_status(
         # Only the runner of Penstock reports these.
         complete={step: _seconds(us) for step, us in getattr(progress, "complete_us", {}).items()},
         newest_changes={table: time for (_, table), time in sorted(newest_changes(counters).items())},
+        parked=tuple(getattr(progress, "parked", ())),
     )
 
 
@@ -229,6 +232,8 @@ def as_line(before: PipelineStatus, now: PipelineStatus) -> str:
     if now.open is not None:
         texts.append(f"partitions {now.open} open, {now.waiting} waiting")
         texts.append(", ".join(f"{now.counters.get(name, 0)} {name}" for name in LINEAGE))
+    if now.parked:
+        texts.append(f"{len(now.parked)} {'table' if len(now.parked) == 1 else 'tables'} parked")
     texts.append(f"{now.epochs} epochs")
     if now.committed_at is not None:
         texts.append(f"checkpoint {_distance(now.at - now.committed_at, 'ago')}")
@@ -244,6 +249,7 @@ def as_fields(before: PipelineStatus, now: PipelineStatus) -> dict[str, Any]:
         "watermark": "end" if now.input_read else _time(now.watermark),
         "complete_until": {step: _time(at) for step, at in now.complete.items()},
         "newest_changes": {table: _time(at) for table, at in now.newest_changes.items()},
+        "parked_tables": list(map(parked_fields, now.parked)),
         "watermark_lag_seconds": None if now.lag is None else round(now.lag, 3),
         "open_partitions": now.open,
         "waiting_partitions": now.waiting,
@@ -256,6 +262,20 @@ def as_fields(before: PipelineStatus, now: PipelineStatus) -> dict[str, Any]:
         "changes": now.changes,
         DEAD_LETTERS: now.dead_letters,
         **{name: now.counters.get(name, 0) for name in (RECORDS, *LINEAGE)},
+    }
+
+
+def parked_fields(table: ParkedTable) -> dict[str, Any]:
+    """Return the fields of a parked table."""
+    return {
+        "table": table.name,
+        "source": table.source,
+        "reason": table.reason,
+        "since": _time(_seconds(table.since_us)),
+        "complete_until": _time(_seconds(table.complete_us or None)),
+        "changes": table.changes,
+        "bytes": table.size,
+        "resuming": table.resuming,
     }
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.io.change_streams.metrics import LINEAGE, REFUSED_PARTITIONS, REFUSED_SECONDS
+from penstock.parked import ParkedTable
 from penstock.telemetry.lineage import PartitionSpan
 from penstock.telemetry.state import SILENT_SECONDS, Condition, JobState
 from penstock.telemetry.status import PipelineStatus, rate, span
@@ -150,6 +151,7 @@ class JobView:
             if self.now.scans:
                 held = f": not finished are snapshots of {counted_noun(len(self.now.scans), 'table')}"
             found.append(f"the watermark is {span(self.lag)} behind{held}")
+        found += list(map(self.text_of_parked, self.now.parked)) if self.now else []
         found += self._of_the_status(self.now) if self.now and self.condition.runs else []
         waiting = sum(each.letters - each.replayed for each in self.letters)
         if waiting or self.undecoded:
@@ -157,6 +159,17 @@ class JobView:
                 f"{counted_noun(waiting or self.undecoded, 'change')} could not be processed: see the dead letters"
             )
         return found
+
+    def text_of_parked(self, table: ParkedTable) -> str:
+        """Say why a table is parked, and what to do."""
+        waiting = f"{counted_noun(table.changes, 'change')} ({table.size:,} bytes)"
+        if table.resuming:
+            return f"{table.source} is resuming: {waiting} are still to be written to {table.name}"
+        parked_for = span(max(0.0, self.at - table.since_us / 1e6))
+        return (
+            f"{table.source} is parked for {parked_for}, {waiting} wait: {table.reason.rstrip('.')}. Correct it, then: "
+            f"penstock tables {shlex.quote(self.job_file or self.folder)} resume {shlex.quote(table.source)}"
+        )
 
     def _of_the_status(self, now: PipelineStatus) -> list[str]:
         found = []

@@ -58,6 +58,7 @@ CASES = [
         36,
         keeps={"sink": "Write"},
     ),
+    Case("PenstockTableParked", {"parked_tables": "0 0 1x60"}, 1, 2),
     Case("PenstockTableBehind", {'table_lag_seconds{table="t"}': "900 901x60"}, 10, 11, keeps={"table": "t"}),
     Case("PenstockPartitionsRefused", {"longest_refusal_seconds": "0+60x60"}, 6, 7),
     Case(

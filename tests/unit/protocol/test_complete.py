@@ -5,8 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runner.protocol.complete import complete_until_us, post_commit_steps
-from penstock.runner.protocol.record import EpochState, Publication, Residual, WatermarkKey
+from penstock.parked import ParkedTable
+from penstock.runner.protocol.complete import (
+    complete_until_us,
+    others_complete_until_us,
+    post_commit_steps,
+)
+from penstock.runner.protocol.record import (
+    EpochState,
+    ParkedPublications,
+    Publication,
+    Residual,
+    WatermarkKey,
+)
 
 SEND, READ = WatermarkKey.carried("Send"), WatermarkKey.carried("Read")
 WAITING = (Publication("Send", b"x"),)
@@ -31,6 +42,16 @@ def test_no_time_is_known_before_the_first_watermark_and_the_first_publication()
 
 def test_the_end_of_the_input_is_no_time_because_the_source_may_have_later_changes() -> None:
     assert complete_until_us(EpochState(watermarks={SEND: -LOWEST_US}, done=True)) == {"Send": None}
+
+
+def parked(complete_us: int) -> tuple[ParkedPublications, ...]:
+    return (ParkedPublications("Send", ParkedTable("t", "t", "no", 1, 1, 1, False, b"", complete_us)),)
+
+
+def test_a_sink_with_a_parked_table_keeps_the_time_at_which_it_was_refused() -> None:
+    state = EpochState(watermarks={SEND: 20}, parked=parked(5))
+    assert (complete_until_us(state), others_complete_until_us(state)) == ({"Send": 5}, {"Send": 20})
+    assert complete_until_us(EpochState(watermarks={SEND: 20}, parked=parked(0))) == {"Send": None}
 
 
 def test_steps_that_read_publish_nothing() -> None:

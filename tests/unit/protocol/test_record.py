@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.parked import ParkedTable
 from penstock.runner.protocol import (
     CheckpointError,
     CommitRecord,
@@ -18,6 +19,7 @@ from penstock.runner.protocol import (
     StateRun,
     WatermarkKey,
 )
+from penstock.runner.protocol.record import ParkedPublications
 from penstock.runner.protocol.record_codec import decode_record, encode_record, record_digest
 
 STATE = EpochState(
@@ -53,6 +55,15 @@ def test_a_record_without_ended_reads_does_not_mention_them():
     assert b"ended" not in encode_record(replace(RECORD, state=replace(STATE, ended=())))
 
 
+def test_a_record_with_parked_tables_is_refused_by_versions_that_would_delete_their_files():
+    table = ParkedTable("lake/orders", "public.orders", "refused", 5, 3, 99, True, b"\x00files", 7)
+    parked = replace(RECORD, state=replace(STATE, parked=(ParkedPublications("Write/Publish", table),)))
+    data = encode_record(parked)
+    assert data.startswith(b"penstock-record 4 ")
+    assert decode_record(data) == parked
+    assert b"parked" not in encode_record(RECORD)
+
+
 def test_equal_records_have_equal_bytes_for_any_order_of_their_mappings():
     turned = replace(RECORD, state=replace(STATE, watermarks=dict(reversed(STATE.watermarks.items()))))
     assert encode_record(turned) == encode_record(RECORD)
@@ -75,13 +86,13 @@ def test_fields_and_columns_that_a_newer_version_adds_are_ignored():
 
 @pytest.mark.parametrize(
     ("other", "way_out"),
-    [(1, "Drain the pipeline with the version of penstock that wrote"), (4, "Install a newer version")],
+    [(1, "Drain the pipeline with the version of penstock that wrote"), (5, "Install a newer version")],
 )
 def test_another_format_is_refused_and_the_error_names_the_fix(other, way_out):
     data = encode_record(RECORD).replace(b"penstock-record 2 ", b"penstock-record %d " % other, 1)
     with pytest.raises(
         CheckpointError,
-        match=rf"format {other}, and this version of penstock reads formats 2 and 3\. {way_out}",
+        match=rf"format {other}, and this version of penstock reads formats 2 to 4\. {way_out}",
     ):
         decode_record(data)
 

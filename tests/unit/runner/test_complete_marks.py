@@ -11,12 +11,13 @@ from typing import Any
 import apache_beam as beam
 import pytest
 
+from penstock.parked import ParkedTable
 from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
 from penstock.runner.driver.complete_marks import CompleteMarks
 from penstock.runner.planning.graph import build_plan
 from penstock.runner.planning.plan import Origin, Plan
-from penstock.runner.protocol.record import CommitRecord, EpochState, WatermarkKey
+from penstock.runner.protocol.record import CommitRecord, EpochState, ParkedPublications, WatermarkKey
 
 
 class _MarkingFn(beam.DoFn):
@@ -46,6 +47,24 @@ class _PacedFn(_MarkingFn):
     """Its marks cost much."""
 
     mark_seconds = 60.0
+
+
+class _TableMarkingFn(_MarkingFn):
+    """Marks tables that are not parked."""
+
+    def mark_tables_complete(self, job: str, record: int, until_us: int, parked: Any) -> None:
+        with open(self._path, "a") as file:
+            file.write(f"{job} {record} {until_us} without {' '.join(parked)}\n")
+
+
+def test_tables_that_are_not_parked_get_the_time_of_the_sink_without_the_parked_ones(tmp_path: Path) -> None:
+    plan = plan_of(_TableMarkingFn(str(tmp_path / "marks")))
+    (step,) = [stage.step for stage in plan.stages if stage.origin is Origin.PUBLISH]
+    table = ParkedPublications(step, ParkedTable("bad", "public.bad", "no", 1, 1, 1, False, b"", 5))
+    with closing(CompleteMarks(plan, "job", None, Clock())) as marks:
+        state = EpochState(watermarks={WatermarkKey.carried(step): 20}, parked=(table,))
+        marks.committed(CommitRecord(1, 1, "writer", None, 0, "epoch", 1, state))
+    assert written(tmp_path) == ["job 1 20 without bad"]
 
 
 @pytest.fixture

@@ -166,6 +166,7 @@ def test_the_json_line_is_one_object_with_times_in_rfc_3339() -> None:
         "watermark": "1970-01-01T00:16:38.000Z",
         "complete_until": {},
         "newest_changes": {},
+        "parked_tables": [],
         "watermark_lag_seconds": 2.0,
         "open_partitions": 3,
         "waiting_partitions": 1,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from penstock.io.change_streams.frontier import Scan, Slowest
+from penstock.parked import ParkedTable
 from penstock.telemetry.state import Condition, JobState
 from penstock.telemetry.status import PipelineStatus
 from penstock.ui.view import JobView, LetterGroup, by_urgency, counted, sink_of
@@ -37,6 +39,23 @@ def test_a_job_far_behind_says_which_partition_holds_it_and_what_that_waits_for(
 def test_a_snapshot_is_the_reason_of_a_lag() -> None:
     reading = job(Condition.RUNNING, status(lag=2700, slowest=Slowest("p", 0), scans=(Scan("t", 1, 10),)))
     assert reading.warnings == ["the watermark is 45 min behind: not finished are snapshots of 1 table"]
+
+
+def test_a_parked_table_is_a_warning_with_its_reason_and_the_command_that_continues_it() -> None:
+    since_us = round((NOW - 600) * 1e6)
+    table = ParkedTable(
+        "lake/orders", "public.orders", "the column v is text.", since_us, 1200, 5000, False, b""
+    )
+    parked = job(Condition.RUNNING, status(parked=(table,)), job_file="jobs/a b.yaml")
+    assert parked.level == "warn"
+    assert parked.warnings == [
+        "public.orders is parked for 10 min, 1,200 changes (5,000 bytes) wait: the column v is text. Correct it, then: "
+        "penstock tables 'jobs/a b.yaml' resume public.orders"
+    ]
+    resuming = job(Condition.RUNNING, status(parked=(replace(table, resuming=True),)))
+    assert resuming.warnings == [
+        "public.orders is resuming: 1,200 changes (5,000 bytes) are still to be written to lake/orders"
+    ]
 
 
 def test_a_job_that_does_not_run_has_no_lag_and_no_pace() -> None:

@@ -1,0 +1,182 @@
+"""`penstock run postgres-to-delta` with one of many tables refused: it is parked, and exact after its resume.
+
+The driver is killed while the table is parked, and while it is resuming. A column of PostgreSQL gets another
+type, and the table of Delta cannot take it. Then a person gives it the type too, and runs `penstock tables … resume`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import psycopg
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from penstock.runner import RemoteJob
+from penstock_emulators.oracle.kill import After, Run, kill_at, python
+from penstock_emulators.postgres import PostgresServer
+from tests.integration.postgres.conftest import VERSIONS, Database
+from tests.support.waiting import PATIENCE_SECONDS, wait_for_run, wait_until
+from tests.support.writers import WriterThreads
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
+
+BAD = "t0"
+
+
+class Writers(WriterThreads):
+    """Inserts, updates and deletes rows of one table after the other."""
+
+    def __init__(self, dsn: str, tables: int, pause: float) -> None:
+        super().__init__(1, pause)
+        self._dsn, self._tables, self.statements = dsn, tables, 0
+
+    def write(self, rng: random.Random, seed: int, number: int) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as session:
+            for _ in range(10):
+                table, key = f"t{self.statements % self._tables}", rng.randrange(50)
+                if rng.random() < 0.2:
+                    session.execute(f"delete from {table} where id = {key}")
+                else:
+                    # A literal has the type of its column, also after that has changed.
+                    row = f"({key}, '{self.statements}')"
+                    session.execute(
+                        f"insert into {table} values {row} on conflict (id) do update set v = excluded.v"
+                    )
+                self.statements += 1
+
+
+class Shop:
+    """The tables of PostgreSQL and Delta, and the job between them."""
+
+    def __init__(self, folder: Path, database: Database, tables: int) -> None:
+        self.folder, self.database, self.tables = folder, database, tables
+        self.lake, self.checkpoint = folder / "lake", folder / "checkpoint"
+        database.execute(*(f"create table t{n} (id int primary key, v int)" for n in range(tables)))
+        database.publish()
+        self.starts = 0
+
+    def start(self) -> Run:
+        self.starts += 1
+        given = {
+            "dsn": self.database.dsn,
+            "publication": self.database.publication,
+            "slot": self.database.slot,
+            "uri": f"{self.lake}/{{table}}",
+            "roll_seconds": "0",
+            "on_refused_table": "park",
+        }
+        sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+        options = ["--checkpoint-dir", str(self.checkpoint), "--master", "local[2,4]"]
+        command = python("penstock.cli.main", "run", "postgres-to-delta", *sets, *options)
+        return Run(command, log=self.log)
+
+    @property
+    def log(self) -> Path:
+        """The output of the current run."""
+        return self.folder / f"log-{self.starts}"
+
+    def rows(self, table: str) -> dict[int, str]:
+        return {key: str(value) for key, value in self.database.rows(f"select id, v from {table}")}
+
+    def delta(self, table: str) -> dict[int, str]:
+        if not DeltaTable.is_deltatable(str(self.lake / table)):
+            return {}
+        rows = DeltaTable(self.lake / table).to_pyarrow_table().to_pylist()
+        found = {row["id"]: str(row["v"]) for row in rows if not row["_penstock_deleted"]}
+        assert len({row["id"] for row in rows}) == len(rows), "a key is in the table twice"
+        return found
+
+    def parked(self) -> dict[str, Any]:
+        """Return the parked table by its name, with the words of `penstock tables --json`."""
+        return {each.source: each for each in RemoteJob.open(str(self.checkpoint)).parked()}
+
+    def is_equal(self) -> bool:
+        return all(self.delta(f"t{n}") == self.rows(f"t{n}") for n in range(self.tables))
+
+    def make_text(self) -> None:
+        delta = DeltaTable(self.lake / BAD)
+        held = delta.to_pyarrow_table()
+        as_text = held.set_column(held.schema.get_field_index("v"), "v", held["v"].cast("string"))
+        write_deltalake(delta, as_text, mode="overwrite", schema_mode="overwrite")
+
+    def penstock(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = python("penstock.cli.main", *arguments)
+        return subprocess.run(command, capture_output=True, text=True, timeout=180)
+
+
+def latencies(shop: Shop, probes: int, key: int) -> list[float]:
+    """Return how long rows take to the table of Delta, in seconds, for tables that are not refused; `key` is new."""
+    found = []
+    for number in range(probes):
+        table, key = f"t{1 + number % (shop.tables - 1)}", key + 1
+        began = time.monotonic()
+        shop.database.execute(f"insert into {table} values ({key}, 0)")
+        wait_until(lambda table=table, key=key: key in shop.delta(table), "a row does not arrive")
+        found.append(time.monotonic() - began)
+    return found
+
+
+@pytest.mark.parametrize("tables", [5, pytest.param(50, marks=pytest.mark.campaign)])
+def test_one_refused_table_is_exact_after_its_resume_and_the_others_all_the_time(
+    tables: int, tmp_path: Path, campaign: Any
+) -> None:
+    probes = 60 if tables > 5 else 3
+    with PostgresServer.start(version=VERSIONS[-1]) as server:
+        shop = Shop(tmp_path, Database(server), tables)
+        run = shop.start()
+        writers = Writers(shop.database.dsn, tables, pause=1.0 if tables > 5 else 0.2)
+        try:
+            with writers:
+                wait_for_run(run, lambda: bool(shop.delta(BAD)), "nothing arrives", shop.log)
+                before = latencies(shop, probes, 1_000)
+                shop.database.execute(f"alter table {BAD} alter v type text")
+                wait_for_run(run, shop.parked, "nothing is parked", shop.log)
+                run.kill()
+                first = shop.parked()[f"public.{BAD}"]
+                run = shop.start()
+                wait_for_run(
+                    run,
+                    lambda: shop.parked()[f"public.{BAD}"].changes > first.changes,
+                    "no more changes are parked",
+                    shop.log,
+                )
+                parked = latencies(shop, probes, 2_000)
+                shown = json.loads(shop.penstock("tables", str(shop.checkpoint), "--json").stdout)
+                assert [each["source"] for each in shown] == [f"public.{BAD}"]
+                assert "TEXT" in shown[0]["reason"].upper() or "STRING" in shown[0]["reason"]
+                shop.make_text()
+                asked = shop.penstock(
+                    "tables", str(shop.checkpoint), "resume", f"public.{BAD}", "--wait", "0"
+                )
+                assert asked.returncode == 0, asked.stderr
+                # In the middle of the resume, or just before or after it.
+                moment = After(campaign.random(f"parked {tables}").random())
+                kill_at(run, moment, "in the resume", PATIENCE_SECONDS)
+                run = shop.start()
+                wait_for_run(run, lambda: not shop.parked(), "the table does not go on", shop.log)
+            wait_for_run(run, shop.is_equal, "the tables are not equal", shop.log)
+        finally:
+            run.kill()
+        changes = sum(DeltaTable(shop.lake / f"t{n}").version() for n in range(tables))
+        if tables > 5:
+            campaign.record(
+                "parked-tables",
+                tables=tables,
+                kills=2,
+                statements=writers.statements,
+                commits=changes,
+                seconds_of_others_before=percentiles(before),
+                seconds_of_others_while_parked=percentiles(parked),
+            )
+
+
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    cuts = quantiles(seconds, n=100)
+    return {"p50": round(cuts[49], 3), "p99": round(cuts[98], 3), "max": round(max(seconds), 3)}
