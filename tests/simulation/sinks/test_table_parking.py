@@ -233,10 +233,11 @@ class Pipeline:
         return found
 
 
-SEEDS = 400 if CAMPAIGN else 12
+# In 39 a paused driver has written some of the epochs of a parked file.
+SEEDS = range(400) if CAMPAIGN else (*range(11), 39)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_lost_doubled_or_reordered_by_crashes_paused_drivers_and_requests(
     seed: int, tmp_path: Path, campaign: Any, monkeypatch: Any
 ) -> None:
