@@ -233,11 +233,10 @@ class Pipeline:
         return found
 
 
-# In 39 a paused driver has written some of the epochs of a parked file.
-SEEDS = range(400) if CAMPAIGN else (*range(11), 39)
+SEEDS = 400 if CAMPAIGN else 12
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_nothing_is_lost_doubled_or_reordered_by_crashes_paused_drivers_and_requests(
     seed: int, tmp_path: Path, campaign: Any, monkeypatch: Any
 ) -> None:
@@ -247,7 +246,7 @@ def test_nothing_is_lost_doubled_or_reordered_by_crashes_paused_drivers_and_requ
     rng = campaign.random(f"parking {seed}")
     pipeline = Pipeline(tmp_path, rng)
     old: list[Record] = []
-    ever: set[str] = set()
+    pipeline.tables.refusing.add(rng.choice(TABLES))
     for _ in range(60):
         roll, tables = rng.random(), pipeline.tables
         if roll < 0.12:
@@ -265,9 +264,7 @@ def test_nothing_is_lost_doubled_or_reordered_by_crashes_paused_drivers_and_requ
         elif roll < 0.65 and old:
             pipeline.paused(rng.choice(old))
         pipeline.epoch()
-        ever |= {each.name for each in pipeline.record.parked}
     pipeline.finish()
-    assert ever, "no table was ever parked"
     assert not pipeline.faults()
     pipeline.files.clean_up(JOB, (pipeline.record.generation, pipeline.record.number), ())
     assert not list(tmp_path.rglob("*.parked"))
@@ -304,6 +301,13 @@ def test_a_conflict_of_ledgers_stops_the_pipeline_instead_of_parking_the_table(t
     pipeline.tables.ledger["b"] = LedgerEntry(10_000, 10_001, "t10000")
     with pytest.raises(LedgerConflictError):
         pipeline.epoch()
+
+
+def test_epochs_of_a_file_that_a_paused_driver_has_written_are_left_out() -> None:
+    deliveries = [EpochDelivery(SINK, JOB, 1, epoch, (DriverToken(1, "t1"),)) for epoch in (3, 4, 5)]
+    epochs = [EpochChanges(each, [event_of("a", each.epoch)]) for each in deliveries]
+    table = TableEpochs("a", Source("test", table="a"), tuple(epochs))
+    assert [event.key for event in table.after(deliveries[1].position)] == [{"k": 5}]
 
 
 def test_an_epoch_publishes_a_part_of_the_parked_changes(tmp_path: Path, monkeypatch: Any) -> None:
