@@ -247,7 +247,7 @@ class RemoteJob:
         return sorted(self._requests.of(generation))
 
     def parked(self, name: str = "") -> list[ParkedTable]:
-        """Return the tables that are parked; with `name` those of this name in the target or in the source.
+        """Return the parked tables; with `name` only tables that have it in the target or in the source.
 
         Raises:
             CheckpointError: the folder cannot be read.

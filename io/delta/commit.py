@@ -44,7 +44,7 @@ _INVARIANTS = "delta.invariants"
 
 @dataclass(frozen=True, slots=True)
 class CommitEntries:
-    """What a commit says besides its rows: versions of application transactions, and metadata of the commit."""
+    """The values of a commit besides its rows: versions of application transactions, and its metadata."""
 
     transactions: Mapping[str, int]
     metadata: Mapping[str, str] | None

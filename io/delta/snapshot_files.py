@@ -25,7 +25,7 @@ from penstock.object_stores.store import in_parallel
 
 
 class Statistics(msgspec.Struct, rename="camel"):
-    """What is used of the statistics of a file."""
+    """The part of the statistics of a file that the sink uses."""
 
     num_records: int | None = None
     min_values: dict[str, Any] = {}

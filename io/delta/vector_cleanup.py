@@ -35,7 +35,7 @@ def delete_dead_vectors(
 ) -> None:
     """Delete vectors whose files have been removed for longer than `delta.deletedFileRetentionDuration`.
 
-    `vectors` are those of the newest version, which has just got a checkpoint. A checkpoint has the entries of removed
+    `vectors`: of the newest version, which has just got a checkpoint. A checkpoint has the entries of removed
     files for this time.
     """
     retention_ms = milliseconds(configuration.get(_RETENTION, _DEFAULT_RETENTION))

@@ -39,7 +39,7 @@ class ParkedTable:
 
 
 class TableAction(StrEnum):
-    """What a person wants for a parked table: publish its changes and go on, or drop them and go on."""
+    """An action on a parked table: publish its changes, or drop them. Then the table goes on."""
 
     RESUME = "resume"
     SKIP = "skip"
@@ -63,5 +63,5 @@ class TableRequest:
 
 
 def matching(tables: Iterable[ParkedTable], name: str) -> list[ParkedTable]:
-    """Return the tables with a name, which is that of the table in the target or in the source."""
+    """Return the tables that have a name in the target or in the source."""
     return [each for each in tables if name in (each.name, each.source)]

@@ -174,7 +174,7 @@ class MarksTablesComplete(Protocol):
     """Optional method of a post-commit DoFn that parks tables: tell the other tables until when they are complete."""
 
     def mark_tables_complete(self, job: str, record: int, until_us: int, parked: Collection[str]) -> None:
-        """As `MarksComplete.mark_complete`, for all tables except those of the target that are `parked`."""
+        """As `MarksComplete.mark_complete`, for all tables of the target that are not `parked`."""
 
 
 @runtime_checkable
