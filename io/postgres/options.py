@@ -42,6 +42,9 @@ class PostgresStreamOptions(SignalTableOptions, StreamOptions):
     tables: Annotated[Sequence[str], Accepts(example="public.orders")] = ()
     """Table to read, a name or a glob such as public.orders or sales.*; repeat for more. A name without a schema is the
     table in every schema. Default: all tables of the publication."""
+    without_tables: Annotated[Sequence[str], Accepts(example="public.audit_*")] = ()
+    """Table that is not read, a name or a glob; repeat for more. It wins over tables. A name without a schema is the
+    table in every schema."""
     protocol: Annotated[str, Accepts(choices=("stream", "pull"))] = "stream"
     """How the log is read: stream holds a replication connection and has the lower latency, pull uses ordinary queries,
     for connection poolers."""

@@ -9,7 +9,7 @@ from penstock.errors import ChangeStreamError, PositionLostError, SetupError, Se
 from penstock.io.postgres.catalog import KEY_INDEX
 from penstock.io.postgres.record import parse_lsn
 from penstock.io.postgres.source import ChangeStream
-from penstock.tables import SourceTable, Unmatched, unmatched
+from penstock.tables import EVERY_TABLE, SourceTable, TableSelection, Unmatched, unmatched_selection
 
 Rows = Callable[..., list[tuple[Any, ...]]]
 
@@ -232,13 +232,13 @@ def check_signal_table(stream: ChangeStream, rows: Rows, name: str) -> None:
         )
 
 
-def unmatched_tables(stream: ChangeStream, rows: Rows, patterns: Sequence[str]) -> Unmatched:
-    """Return texts about the patterns of the argument `tables` that match no published table.
+def unmatched_tables(stream: ChangeStream, rows: Rows, selection: TableSelection) -> Unmatched:
+    """Return texts about the patterns that match no published table, and about a selection of no table.
 
     None about a publication without tables, or one that does not exist: another check says so.
     """
-    tables = source_tables(stream, rows) if patterns else []
-    return unmatched("tables", patterns if tables else (), tables, stream.short_name)
+    tables = source_tables(stream, rows) if selection != EVERY_TABLE else ()
+    return unmatched_selection(selection, tables, stream.short_name)
 
 
 def check_shards(stream: ChangeStream, rows: Rows) -> None:

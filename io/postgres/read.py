@@ -24,7 +24,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -76,10 +76,10 @@ from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.retained_log import retained_log
 from penstock.io.postgres.schema_watch import SchemaWatch, repair_of
 from penstock.io.postgres.setup_warnings import start_warnings_of, warnings_of
-from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
+from penstock.io.postgres.source import ChangeStream, Connection, PostgresSettings
 from penstock.io.postgres.stream import SlotStream
 from penstock.measurement import Measurement
-from penstock.tables import SourceTable, Unmatched, matches_table
+from penstock.tables import EVERY_TABLE, SourceTable, TableSelection, Unmatched
 
 if TYPE_CHECKING:
     from penstock.io.postgres.client import Client
@@ -123,7 +123,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
         servers = {slot: self.open_server(shard) for slot, shard in shards.items()}
         repair = repair_of(settings.snapshots, several_slots=bool(stream.further))
         watches = {
-            slot: SchemaWatch(servers[slot].published, shard.short_name, settings.tables, repair)
+            slot: SchemaWatch(servers[slot].published, shard.short_name, settings.selection, repair)
             for slot, shard in shards.items()
         }
 
@@ -133,7 +133,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
                 servers[slot],
                 slot,
                 at,
-                wanted=wanted(settings.tables, stream.start),
+                wanted=wanted(settings.selection, stream.start),
                 end=stream.end,
                 buffer_bytes=buffer_bytes,
                 make_merge=make_merge if _has_snapshots(settings, at.position) else None,
@@ -243,11 +243,11 @@ class ReadPostgresFn(ReadChangeStreamFn):
         return problems
 
     def unmatched_tables(self, stream: ChangeStream) -> Unmatched:
-        """Return texts about `tables` that match none; see `preflight.unmatched_tables`."""
-        tables = self._settings.tables
-        if tables == EVERY_TABLE:
+        """Return texts about patterns that match no table; see `preflight.unmatched_tables`."""
+        selection = self._settings.selection
+        if selection == EVERY_TABLE:
             return Unmatched([], [])
-        return self.asked(stream, lambda client: unmatched_tables(stream, client.rows, tables))
+        return self.asked(stream, lambda client: unmatched_tables(stream, client.rows, selection))
 
     def asked(self, stream: ChangeStream, question: Callable[[_Asking], Any]) -> Any:
         """Return the answer of the server to a question, with retries."""
@@ -312,7 +312,7 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
             heartbeat_ms=round(1000 * in_range("heartbeat_seconds", self.heartbeat_seconds, 0.05, 60)),
             identity=stream.identity,
             end=stream.end,
-            tables=tuple(self.tables) or EVERY_TABLE,
+            selection=TableSelection.checked(self.tables, self.without_tables),
             snapshots=SnapshotOptions.checked(self, self.snapshot),
         )
         ReadFromChangeStream.__init__(self, stream, settings)
@@ -396,7 +396,7 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
             UnavailableError: it did not answer for `unavailable_seconds`.
         """
         tables: list[SourceTable] = self._asked(lambda client: source_tables(self._stream, client.rows))
-        return [table for table in tables if matches_table(self._settings.tables, table.schema, table.name)]
+        return [table for table in tables if self._settings.selection.has(table.schema, table.name)]
 
     def row_reader(self) -> ChunkReader:
         """Return a reader of the rows of the tables as they are now. It does not disturb the pipeline."""
@@ -406,7 +406,7 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
 
         connection: Any = self._settings.connection
         held = HeldReadView(self._stream, connection, None)
-        return ChunkReader(self._stream, connection, self._settings.tables, held, stopped=lambda: False)
+        return ChunkReader(self._stream, connection, self._settings.selection, held, stopped=lambda: False)
 
     def tables_read(self) -> list[ReadTable]:
         """Return the tables as datasets; see `penstock.datasets`. It asks and raises as `source_tables` does."""
@@ -461,14 +461,13 @@ def _further(slot: str, publication: str, further: Mapping[str, str]) -> tuple[t
     )
 
 
-def wanted(tables: Sequence[str], start: int) -> Callable[[LogRecord], bool]:
-    """Return whether a record is emitted: its table matches a pattern, and it was committed at or after `start`."""
-    patterns = tuple(tables)
+def wanted(selection: TableSelection, start: int) -> Callable[[LogRecord], bool]:
+    """Return whether a record is emitted: its table is selected, and it was committed at or after `start`."""
 
     def is_wanted(record: LogRecord) -> bool:
         # The event timestamp of an older transaction is not below `start`, because the watermark begins there.
         if record.transaction is not None and record.transaction.commit_timestamp < start:
             return False
-        return record.table is None or matches_table(patterns, record.table.schema, record.table.name)
+        return record.table is None or selection.has(record.table.schema, record.table.name)
 
     return is_wanted

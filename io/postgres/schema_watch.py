@@ -19,7 +19,7 @@ from zlib import compress, decompress
 import msgspec
 
 from penstock.io.change_streams.incremental.options import SnapshotOptions
-from penstock.tables import matches_table
+from penstock.tables import EVERY_TABLE, TableSelection
 
 LOOK_SECONDS = 60.0
 NEWEST = "select coalesce(max(oid), 0)::int8 from pg_class"
@@ -92,15 +92,15 @@ def differences(
     now: Published,
     publication: str,
     repair: Callable[[str], str],
-    patterns: tuple[str, ...] = ("*",),
+    selection: TableSelection = EVERY_TABLE,
 ) -> list[str]:
-    """Return a text for each change that the log does not show, of the tables that match `patterns`.
+    """Return a text for each change that the log does not show, of the tables that are selected.
 
     `repair`: says for a table, ``schema.table``, how to send its rows again.
     """
 
     def read(tables: Sequence[PublishedTable]) -> list[PublishedTable]:
-        return [table for table in tables if matches_table(patterns, table.schema, table.name)]
+        return [table for table in tables if selection.has(table.schema, table.name)]
 
     known, found = {table.oid: table for table in before.tables}, list[str]()
     for table in read(now.tables):
@@ -182,13 +182,13 @@ class SchemaWatch:
         self,
         ask: Callable[[], Published],
         publication: str,
-        patterns: tuple[str, ...],
+        selection: TableSelection,
         repair: Callable[[str], str],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ask`: asks the server. `patterns`: of the tables that are read; changes of others are not told."""
-        self._ask, self._publication, self._patterns, self._repair = ask, publication, patterns, repair
+        """`ask`: asks the server. `selection`: the tables that are read; changes of others are not told."""
+        self._ask, self._publication, self._selection, self._repair = ask, publication, selection, repair
         self._clock = clock
         self._next = -float("inf")
         self._newest = 0
@@ -212,4 +212,4 @@ class SchemaWatch:
         if before.tables == now.tables:  # the text stays the same, and so does the position
             return known, []
         before = Published(max(before.newest, newest), before.tables)
-        return now.pack(), differences(before, now, self._publication, self._repair, self._patterns)
+        return now.pack(), differences(before, now, self._publication, self._repair, self._selection)

@@ -20,7 +20,7 @@ from penstock.io.postgres.slice import LogSlice, records_of
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.io.postgres.transactions import TransactionReader
 from penstock.suggestions import did_you_mean
-from penstock.tables import matches_table
+from penstock.tables import EVERY_TABLE, TableSelection
 
 if TYPE_CHECKING:
     from penstock.io.postgres.client import Client
@@ -32,12 +32,12 @@ _WHOLE_LOG = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class SliceReader:
-    """One slot, the connection to its server, and patterns of the tables that are read. Picklable."""
+    """One slot, the connection to its server, and the tables that are read. Picklable."""
 
     stream: ChangeStream
     connection: Connection
     unavailable_seconds: float
-    tables: tuple[str, ...] = ("*",)
+    selection: TableSelection = EVERY_TABLE
 
     def check(self) -> Slot:
         """Return the slot, after the checks that the Beam source makes.
@@ -118,7 +118,7 @@ class SliceReader:
                         yield record
 
     def _reads(self, table: Table) -> bool:
-        return matches_table(self.tables, table.schema, table.name)
+        return self.selection.has(table.schema, table.name)
 
     def commit(self, end: int) -> None:
         """Let the server remove its log before a position. The slot is never moved back."""

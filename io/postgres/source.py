@@ -12,10 +12,10 @@ from typing import Literal
 
 from penstock.io.change_streams.settings import Settings
 from penstock.io.change_streams.source import WithIdentity
+from penstock.tables import EVERY_TABLE, TableSelection
 
 Protocol = Literal["stream", "pull"]
 Streaming = Literal["off", "on", "parallel"]
-EVERY_TABLE = ("*",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,6 @@ def plugin_options(publication: str, connection: Connection, *, two_phase: bool)
 
 @dataclass(frozen=True, slots=True)
 class PostgresSettings(Settings):
-    """The common settings, patterns of the tables whose changes are emitted, such as ``public.orders``, and
-    snapshots.
-    """
+    """The common settings, the tables that are read, and snapshots."""
 
-    tables: tuple[str, ...] = EVERY_TABLE
+    selection: TableSelection = EVERY_TABLE

@@ -87,6 +87,9 @@ class SpannerStreamOptions(SpannerOptions, SignalTableOptions, StreamOptions):
     tables: Sequence[str] = ()
     """Table whose changes are written, a name or a glob such as ``sales.*``; repeat for more. A name without a schema
     is the table in every schema. Default: all."""
+    without_tables: Annotated[Sequence[str], Accepts(example="Audit*")] = ()
+    """Table that is not read, a name or a glob; repeat for more. It wins over tables. A name without a schema is the
+    table in every schema."""
     mod_types: Annotated[
         Sequence[str], Accepts(choices=("INSERT", "UPDATE", "DELETE"), example="INSERT")
     ] = ()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from penstock.errors import SetupError
+from penstock.errors import SetupError, SeveralProblemsError
 from penstock.io.spanner.query import (
     DIALECT,
     GOOGLESQL,
@@ -21,8 +21,7 @@ from penstock.io.spanner.query import (
     stream_options_query,
 )
 from penstock.io.spanner.source import ChangeStream
-from penstock.suggestions import did_you_mean
-from penstock.tables import matches_table
+from penstock.tables import EVERY_TABLE, SourceTable, TableSelection, Unmatched, unmatched_selection
 
 _MODES = {"IMMUTABLE_KEY_RANGE": False, "MUTABLE_KEY_RANGE": True}
 
@@ -105,23 +104,30 @@ def placement_functions(
     return _of_placements(stream, function, others, [each for (each,) in rows(Query(ROUTINES))])
 
 
-def check_tables(
-    stream: ChangeStream, rows: Callable[[Query], list[list[str]]], tables: Collection[str]
-) -> None:
-    """Check that the database has these tables. A name that it has not would silently select nothing.
+def unmatched_tables(
+    stream: ChangeStream, rows: Callable[[Query], list[list[str]]], selection: TableSelection
+) -> Unmatched:
+    """Return texts about the patterns of tables that match none of the database, and about a selection of no table.
 
-    Raises:
-        SetupError: it has no such table.
+    Tables that these credentials cannot see are not known.
     """
     # Tables of the default schema have no schema in change records: it is "public" in PostgreSQL databases.
-    found = [("" if schema == "public" else schema, name) for schema, name in rows(Query(TABLES))]
-    known = [f"{schema}.{name}" if schema else name for schema, name in found]
-    for table in sorted(tables):
-        if not any(matches_table((table,), schema, name) for schema, name in found):
-            raise SetupError(
-                f"{stream.database_path} has no table {table!r} that these credentials can see"
-                f"{did_you_mean(table, known)}. Check the names in tables; letter case matters"
-            )
+    tables = [
+        SourceTable("" if schema == "public" else schema, name, ()) for schema, name in rows(Query(TABLES))
+    ]
+    return unmatched_selection(selection, tables, stream.database_path)
+
+
+def check_tables(
+    stream: ChangeStream, rows: Callable[[Query], list[list[str]]], selection: TableSelection
+) -> None:
+    """Check that the database has the tables that the selection names, and one that it selects.
+
+    Raises:
+        SetupError: it does not. A name that the database does not have would silently select nothing.
+    """
+    if selection != EVERY_TABLE and (problems := unmatched_tables(stream, rows, selection).names):
+        raise SeveralProblemsError.of([SetupError(text) for text in problems], stream.database_path)
 
 
 def _dialect(stream: ChangeStream, rows: list[list[str]]) -> str:

@@ -57,7 +57,7 @@ from penstock.io.spanner.options import SpannerStreamOptions
 from penstock.io.spanner.placements import PlacementList, look_at_placements
 from penstock.io.spanner.pool import StreamPool
 from penstock.io.spanner.prefetch import Limits, Prefetcher
-from penstock.io.spanner.preflight import StreamFacts, check_source, check_tables
+from penstock.io.spanner.preflight import StreamFacts, check_source, check_tables, unmatched_tables
 from penstock.io.spanner.query import (
     GOOGLESQL,
     POSTGRESQL,
@@ -77,7 +77,7 @@ from penstock.io.spanner.source import (
 from penstock.io.spanner.state import Call
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 from penstock.measurement import Measurement
-from penstock.tables import SourceTable
+from penstock.tables import EVERY_TABLE, SourceTable
 from penstock.timestamps import NANOS, format_timestamp
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ class ReadSpannerFn(ReadChangeStreamFn):
     def check_start(self, stream: ChangeStream) -> None:
         """Also check that the tables exist. After the start they may be dropped, and their changes are still read."""
         super().check_start(stream)
-        tables = self._settings.selection.names
-        if tables:
+        tables = self._settings.selection.tables
+        if tables != EVERY_TABLE:
             client, limit = self._client(stream), self._settings.limits.unavailable_seconds
             client.backoff.ask(lambda: check_tables(stream, client.rows, tables), limit)
 
@@ -281,7 +281,9 @@ class ReadFromSpannerChangeStream(SpannerStreamOptions, ReadFromChangeStream):
             heartbeat_ms=round(1000 * in_range("heartbeat_seconds", self.heartbeat_seconds, 1, 300)),
             identity=stream.identity,
             end=stream.end,
-            selection=Selection.checked(self.tables, self.mod_types, self.exclude_transaction_tags),
+            selection=Selection.checked(
+                self.tables, self.mod_types, self.exclude_transaction_tags, self.without_tables
+            ),
             dialect=self.dialect,
             snapshot=ScanOptions(data_boost=self.snapshot_data_boost),
             snapshots=SnapshotOptions.checked(self, self.snapshot),
@@ -320,6 +322,18 @@ class ReadFromSpannerChangeStream(SpannerStreamOptions, ReadFromChangeStream):
 
         found = client.backoff.ask(watched, self._settings.limits.unavailable_seconds)
         return [table for table in found if self._settings.selection.reads_table(str(table))]
+
+    def setup_warnings(self) -> list[str]:
+        """Return warnings about patterns of tables that match none. It asks and raises as `source_tables` does."""
+        selection = self._settings.selection.tables
+        if selection == EVERY_TABLE:
+            return []
+        client = ReadSpannerFn(self._settings).connect(self._stream)
+        unmatched = client.backoff.ask(
+            lambda: unmatched_tables(self._stream, client.rows, selection),
+            self._settings.limits.unavailable_seconds,
+        )
+        return [*unmatched.names, *unmatched.globs]
 
     def measure(self) -> list[Measurement]:
         """Return the retention period of the change stream; see `penstock.measurement`. Asks once, without retries.

@@ -38,6 +38,7 @@ from penstock.io.spanner.slice import SlicePart, live_partitions, slice_parts
 from penstock.io.spanner.source import ChangeStream, Connection
 from penstock.io.spanner.state import Call
 from penstock.suggestions import did_you_mean
+from penstock.tables import EVERY_TABLE
 from penstock.timestamps import NANOS, format_timestamp
 
 if TYPE_CHECKING:
@@ -90,9 +91,9 @@ class SliceReader:
                 "while it is read, and no query names those that a slice had. Read it with "
                 "ReadFromSpannerChangeStream, whose checkpoint knows them"
             )
-        if self.selection.names:
+        if self.selection.tables != EVERY_TABLE:
             client.backoff.ask(
-                lambda: check_tables(self.stream, client.rows, self.selection.names),
+                lambda: check_tables(self.stream, client.rows, self.selection.tables),
                 self.limits.unavailable_seconds,
             )
         return facts

@@ -1,8 +1,9 @@
 """Tables of a source, and patterns over their names: one rule for every source, filter and choice of columns. Pure.
 
-A pattern is a name or a glob, and its case counts. With a point, as in ``sales.orders`` or ``sales.*``, it is compared
-with schema and name. Without one it is the table of this name in every schema: messages and targets often show the name
-alone, and a choice that silently matches nothing would write what it should leave out.
+A pattern is a name or a glob (``*``, ``?``, ``[abc]``, ``[!abc]``), and its case counts. With a point, as in
+``sales.orders`` or ``sales.*``, it is compared with schema and name. Without one it is the table of this name in every
+schema: messages and targets often show the name alone, and a choice that silently matches nothing would write what it
+should leave out. Only signals have regular expressions, because their layout is Debezium's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import NamedTuple
 
+from penstock.errors import UsageError
 from penstock.suggestions import did_you_mean
 
 _SHOWN = 12
@@ -47,14 +49,45 @@ class TableSelection:
     tables: tuple[str, ...] = ()
     without_tables: tuple[str, ...] = ()
 
+    @classmethod
+    def checked(cls, tables: Iterable[str], without_tables: Iterable[str]) -> TableSelection:
+        """Return the selection that two arguments describe.
+
+        Raises:
+            UsageError: an argument is one text instead of several.
+        """
+        return cls(
+            tuple(checked_texts("tables", tables)), tuple(checked_texts("without_tables", without_tables))
+        )
+
     def has(self, schema: str, table: str) -> bool:
         """Return whether a table is selected."""
         if self.tables and not matches_table(self.tables, schema, table):
             return False
         return not (self.without_tables and matches_table(self.without_tables, schema, table))
 
+    def has_qualified(self, table: str) -> bool:
+        """Return whether a table, ``schema.table`` or ``table``, is selected."""
+        schema, _, name = table.rpartition(".")
+        return self.has(schema, name)
+
 
 EVERY_TABLE = TableSelection()
+
+
+def checked_texts(parameter: str, values: Iterable[str]) -> list[str]:
+    """Return the texts of an argument.
+
+    Raises:
+        UsageError: it is one text instead of several, or has other values.
+    """
+    texts = [values] if isinstance(values, str) else list(values)
+    # A text is also a sequence of texts, its letters.
+    if isinstance(values, str) or not all(isinstance(each, str) for each in texts):
+        raise UsageError(
+            f"{parameter}={values!r} is not a list of texts: pass a list, such as [{str(texts[0])!r}]"
+        )
+    return texts
 
 
 @lru_cache(maxsize=8192)
@@ -89,6 +122,26 @@ def unmatched(
             (found.globs if is_glob(pattern) else found.names).append(
                 f"{parameter}: no table of {source} matches {pattern!r}{meant or '.'} Its tables are: {_listed(tables)}"
             )
+    return found
+
+
+def unmatched_selection(selection: TableSelection, tables: Sequence[SourceTable], source: str) -> Unmatched:
+    """Return texts about the patterns of a selection that match nothing, and about one that selects no table.
+
+    `tables`: those of `source`. None if it has no tables: another check says so.
+    """
+    if not tables or selection == EVERY_TABLE:
+        return Unmatched([], [])
+    found = Unmatched([], [])
+    for parameter in ("tables", "without_tables"):
+        names, globs = unmatched(parameter, getattr(selection, parameter), tables, source)
+        found.names.extend(names)
+        found.globs.extend(globs)
+    if not found.names and not any(selection.has(table.schema, table.name) for table in tables):
+        found.names.append(
+            f"tables, without_tables: they select no table of {source}, so nothing would be read. Change the patterns. "
+            f"Its tables are: {_listed(tables)}"
+        )
     return found
 
 

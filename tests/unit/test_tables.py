@@ -2,9 +2,10 @@
 
 import pytest
 
+from penstock.errors import UsageError
 from penstock.event import Source
 from penstock.io.spanner.filter import Selection
-from penstock.tables import SourceTable, matches_table, unmatched
+from penstock.tables import SourceTable, TableSelection, matches_table, unmatched, unmatched_selection
 from penstock.transforms.tables import matches
 
 VISITS = Source("postgresql", schema="public", table="visits")
@@ -53,6 +54,37 @@ def test_a_name_that_matches_no_table_is_told_with_the_tables_that_exist() -> No
         "without_tables: no table of publication shop matches 'tmp_*'. Its tables are: public.orders, public.visits, "
         "sales.orders"
     ]
+
+
+@pytest.mark.parametrize(
+    ("selection", "selected"),
+    [
+        (TableSelection(), ["public.visits", "public.orders", "sales.orders"]),
+        (TableSelection(("orders",)), ["public.orders", "sales.orders"]),
+        (TableSelection(("orders",), ("sales.*",)), ["public.orders"]),
+        (TableSelection((), ("[a-o]*",)), ["public.visits"]),
+        (TableSelection(("public.visits",), ("*",)), []),
+    ],
+)
+def test_a_table_is_read_if_one_pattern_includes_it_and_none_excludes_it(
+    selection: TableSelection, selected: list[str]
+) -> None:
+    assert [str(each) for each in TABLES if selection.has(each.schema, each.name)] == selected
+    assert [str(each) for each in TABLES if selection.has_qualified(str(each))] == selected
+    texts = unmatched_selection(selection, TABLES, "publication shop").names
+    assert texts == (
+        []
+        if selected
+        else [
+            "tables, without_tables: they select no table of publication shop, so nothing would be read. Change the "
+            "patterns. Its tables are: public.orders, public.visits, sales.orders"
+        ]
+    )
+
+
+def test_patterns_are_a_list_of_texts() -> None:
+    with pytest.raises(UsageError, match=r"without_tables='orders' is not a list of texts: .* \['orders'\]"):
+        TableSelection.checked([], "orders")
 
 
 def test_a_long_list_of_tables_is_shortened() -> None:

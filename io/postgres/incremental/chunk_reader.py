@@ -23,7 +23,7 @@ from penstock.io.postgres.incremental.chunks import ChunkStatement, SnapshotRow,
 from penstock.io.postgres.incremental.held_read_view import HeldReadView, take_snapshot
 from penstock.io.postgres.record import LogRecord, Table, parse_lsn, read_record
 from penstock.io.postgres.source import ChangeStream, Connection
-from penstock.tables import matches_table
+from penstock.tables import TableSelection
 
 Answer = TypeVar("Answer")
 
@@ -40,15 +40,15 @@ class ChunkReader:
         self,
         stream: ChangeStream,
         connection: Connection,
-        tables: Sequence[str],
+        selection: TableSelection,
         held: HeldReadView,
         *,
         stopped: Callable[[], bool],
     ) -> None:
-        """`tables`: patterns of the tables whose changes are read. `held`: what chunks of an initial snapshot read.
+        """`selection`: the tables whose changes are read. `held`: what chunks of an initial snapshot read.
         `stopped`: whether to end a wait.
         """
-        self._stream, self._tables, self._held, self._stopped = stream, tables, held, stopped
+        self._stream, self._selection, self._held, self._stopped = stream, selection, held, stopped
         self._client = Client(stream, connection, lock_timeout_ms=LOCK_TIMEOUT_MS)
 
     def visible(self) -> VisibleTransactions:
@@ -77,7 +77,7 @@ class ChunkReader:
             f"{schema}.{name}": (has_key, rows)
             # The server locks every published table for a moment to list them.
             for schema, name, has_key, rows in self._when_unlocked(self._published)
-            if matches_table(tuple(self._tables), schema, name)
+            if self._selection.has(schema, name)
         }
         request, found, problems = snapshot.request, [], Problems()
         for pattern in request.tables:

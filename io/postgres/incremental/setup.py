@@ -65,7 +65,7 @@ def merge_maker(stream: ChangeStream, settings: Any, backoff: Backoff) -> Callab
         held = HeldReadView(stream, settings.connection, position.initial)
 
         def make_reader(stopped: Callable[[], bool]) -> ChunkReader:
-            return ChunkReader(stream, settings.connection, settings.tables, held, stopped=stopped)
+            return ChunkReader(stream, settings.connection, settings.selection, held, stopped=stopped)
 
         worker = SnapshotWorker(
             make_reader,

@@ -18,10 +18,11 @@ from penstock.io.postgres.options import PostgresStreamOptions
 from penstock.io.postgres.record import format_lsn, parse_lsn
 from penstock.io.postgres.slice import LogSlice
 from penstock.io.postgres.slice_reader import SliceReader
-from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection
+from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.options import options
 from penstock.spark.options import REFUSED, SliceOptions, read_options
 from penstock.spark.source import Offset, PenstockDataSource, require_same_stream
+from penstock.tables import TableSelection
 from penstock.timestamps import nanoseconds
 
 FORMAT = "penstock-postgres"
@@ -151,7 +152,8 @@ def slices_of(options: PostgresSourceOptions) -> PostgresSlices:
     connection = Connection(
         dsn=options.dsn, protocol="pull", reader_name=f"penstock-spark-{uuid4().hex[:12]}"
     )
-    tables = (options.table,) if options.table is not None else tuple(options.tables) or EVERY_TABLE
+    tables = options.tables if options.table is None else (options.table,)
+    selection = TableSelection.checked(tables, options.without_tables)
     limit = in_range("unavailable_seconds", options.unavailable_seconds, 0, 86_400)
     start = 0 if options.start is None else nanoseconds("start", options.start)
-    return PostgresSlices(SliceReader(stream, connection, limit, tables), options.table, start)
+    return PostgresSlices(SliceReader(stream, connection, limit, selection), options.table, start)

@@ -203,7 +203,9 @@ def slices_of(options: SpannerSourceOptions) -> SpannerSlices:
             poll_seconds=in_range("poll_seconds", options.poll_seconds, 0.01, 60),
         ),
         round(1000 * in_range("heartbeat_seconds", options.heartbeat_seconds, 1, 300)),
-        Selection.checked(tables, options.mod_types, options.exclude_transaction_tags),
+        Selection.checked(
+            tables, options.mod_types, options.exclude_transaction_tags, options.without_tables
+        ),
         options.dialect,
     )
     longest = options.max_slice_seconds

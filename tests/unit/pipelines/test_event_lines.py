@@ -98,7 +98,7 @@ def test_filters_of_the_source_run_after_rows_are_complete() -> None:
     )
     events = EventOptions(format="ydb", materialize_rows=True)
     source, events = filtering_after_rows(source, events)
-    assert source.selection == Selection(tables=frozenset({"Orders"}))
+    assert source.selection == Selection.checked(["Orders"], (), ())
     assert events.operations == ["DELETE", "UPDATE", "READ"]
     assert events.without_tags == ["backfill"]
 

@@ -10,6 +10,7 @@ from penstock.errors import PositionLostError, SetupError, SeveralProblemsError
 from penstock.io.postgres import preflight
 from penstock.io.postgres.preflight import check_source, unmatched_tables
 from penstock.io.postgres.source import ChangeStream
+from penstock.tables import TableSelection
 from tests.unit.postgres.memory import answers
 
 STREAM = ChangeStream("shop", "changes", "penstock", 0, None)
@@ -99,10 +100,14 @@ def test_a_table_that_no_publication_has_is_told_with_a_similar_one() -> None:
     def rows(query: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         return published if query == preflight.SOURCE_TABLES else []
 
-    texts = unmatched_tables(STREAM, rows, ["public.visit", "orders"])
+    texts = unmatched_tables(STREAM, rows, TableSelection(("public.visit", "orders")))
     assert texts.names == [
         "tables: no table of publication changes matches 'public.visit'; did you mean 'public.visits'? Its tables are: "
         "public.orders, public.visits"
+    ]
+    assert unmatched_tables(STREAM, rows, TableSelection(without_tables=("audit_*",))).globs == [
+        "without_tables: no table of publication changes matches 'audit_*'. Its tables are: public.orders, "
+        "public.visits"
     ]
 
 

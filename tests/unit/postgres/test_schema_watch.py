@@ -20,6 +20,7 @@ from penstock.io.postgres.schema_watch import (
     differences,
     repair_of,
 )
+from penstock.tables import EVERY_TABLE, TableSelection
 from tests.unit.postgres.test_reader import START, Server, claim, reader
 
 FOLDER = repair_of(SnapshotOptions(signal_folder="/signals"))
@@ -38,7 +39,7 @@ def changes(before: list[PublishedTable], now: list[PublishedTable], *patterns: 
         Published(200, tuple(now)),
         "publication shop",
         FOLDER,
-        patterns or ("*",),
+        TableSelection(patterns),
     )
 
 
@@ -116,7 +117,7 @@ class Clock:
 def test_the_server_is_asked_at_the_start_and_every_minute() -> None:
     clock, answers = Clock(), [[table()], [table()], [table(1, "orders", (1, "id"))]]
     watch = SchemaWatch(
-        lambda: Published(1, tuple(answers.pop(0))), "publication shop", ("*",), FOLDER, clock=clock
+        lambda: Published(1, tuple(answers.pop(0))), "publication shop", EVERY_TABLE, FOLDER, clock=clock
     )
     assert watch.is_due
     known, texts = watch.look("")
@@ -132,7 +133,7 @@ def test_the_server_is_asked_at_the_start_and_every_minute() -> None:
 def test_a_reader_warns_when_the_step_is_claimed_and_the_position_remembers_it(caplog: Any) -> None:
     before, now = Published(1, (table(),)), Published(2, (table(), table(2, "refunds")))
     server = Server([CaughtUp(10, 10), CaughtUp(20, 20)])
-    watch = SchemaWatch(lambda: now, "publication shop", ("*",), FOLDER)
+    watch = SchemaWatch(lambda: now, "publication shop", EVERY_TABLE, FOLDER)
     reading = reader(server, START._replace(published=before.pack()), watch=watch)
     try:
         batch = reading.take(5)
@@ -149,7 +150,7 @@ def test_a_look_that_fails_does_not_end_the_read() -> None:
     def ask() -> Published:
         raise UnreachableError("too many connections")
 
-    reading = reader(Server([CaughtUp(10, 10)]), watch=SchemaWatch(ask, "p", ("*",), FOLDER))
+    reading = reader(Server([CaughtUp(10, 10)]), watch=SchemaWatch(ask, "p", EVERY_TABLE, FOLDER))
     try:
         claim(reading, reading.take(5))
         assert reading.position == Position(10, 0, "system")

@@ -22,6 +22,8 @@ def test_the_empty_selection_lets_everything_pass(data: Any) -> None:
         (Selection.checked(["T"], [], []), True),
         (Selection.checked(["t", "sales.T"], [], []), False),
         (Selection.checked(["sales.*", "?"], [], []), True),
+        (Selection.checked([], [], [], ["T"]), False),
+        (Selection.checked(["?"], [], [], ["sales.*"]), True),
         (Selection.checked([], ["insert", "DELETE"], []), True),
         (Selection.checked([], ["UPDATE"], []), False),
         (Selection.checked([], [], ["loader"]), False),

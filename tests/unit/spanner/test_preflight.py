@@ -11,6 +11,7 @@ from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.preflight import StreamFacts, check_source, check_tables
 from penstock.io.spanner.query import DIALECT, ROUTINES, STREAMS, TABLES, Query, list_of_placements
 from penstock.io.spanner.source import ChangeStream
+from penstock.tables import TableSelection
 
 STREAM = ChangeStream("p", "i", "d", "Changes", 0, None)
 GOOGLESQL, POSTGRESQL = "GOOGLE_STANDARD_SQL", "POSTGRESQL"
@@ -115,9 +116,22 @@ def test_kinds_that_this_release_does_not_know_are_refused() -> None:
 
 
 def test_a_table_that_does_not_exist_is_refused_with_a_similar_name() -> None:
-    check_tables(STREAM, service(), {"Orders", "sales.Orders", "lines"})
-    with pytest.raises(SetupError, match=r"no table 'orders' .*; did you mean '(sales.)?Orders'\?"):
-        check_tables(STREAM, service(), {"orders"})
+    check_tables(STREAM, service(), TableSelection(("Orders", "sales.Orders", "lines"), ("sales.*",)))
+    with pytest.raises(
+        SetupError, match=r"^tables: no table .* matches 'orders'; did you mean '(sales.)?Orders'\?"
+    ):
+        check_tables(STREAM, service(), TableSelection(("orders",)))
+    with pytest.raises(SetupError, match=r"^without_tables: no table .* matches 'order'"):
+        check_tables(STREAM, service(), TableSelection(without_tables=("order",)))
+
+
+def test_a_selection_of_no_table_is_refused() -> None:
+    with pytest.raises(
+        SetupError, match="^tables, without_tables: they select no table of .* Its tables are: "
+    ):
+        check_tables(STREAM, service(), TableSelection(("Orders",), ("*",)))
+    with pytest.raises(SetupError, match="they select no table"):
+        check_tables(STREAM, service(), TableSelection(("nothing_*",)))
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_window_end_without_a_row_does_not_count_as_read() -> None:
 
 
 def test_records_that_are_filtered_out_advance_the_position_and_are_not_emitted(data: Any) -> None:
-    wanted = Selection(tables=frozenset(["Other"])).passes
+    wanted = Selection.checked(["Other"], (), ()).passes
     other = data(11, table_name="Other")
     steps, position = to_steps("p", Position(5), [data(10), other, data(12)], wanted)
     assert position == Position(12, {"t": ((0, 0),)})
