@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from penstock.event.schema_policies import Abilities
 from penstock.io.staging.options import SendOptions, TargetTableOptions
 from penstock.options import Accepts, options
 
 Mode = Literal["log", "current"]
+
+ABILITIES: Abilities = {
+    "add": ("evolve", "lenient", "ignore", "stop"),
+    "widen": ("evolve", "lenient", "ignore", "stop"),
+    "type": ("ignore", "stop"),
+    "narrow": ("lenient", "ignore", "stop"),
+    "drop": ("lenient", "ignore"),
+    "rename": ("lenient",),
+    "nullability": ("lenient", "ignore"),
+    "key": ("stop",),
+}
+"""The policies for changes of columns that the mode *current* keeps; see `penstock.event.schema_policies`."""
 
 Nanoseconds = Literal["refuse", "truncate"]
 """What happens to a value with nanoseconds outside of the key."""

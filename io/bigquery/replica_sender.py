@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from penstock.event.keys import changed_key
-from penstock.event.model import NO_COLUMNS, ChangeEvent, Image, Op, TableSchema
+from penstock.event.model import NO_COLUMNS, ChangeEvent, Image, Op, Source, TableSchema
 from penstock.event.replica import NotReplicableError
 from penstock.event.schema_changes import merged_schema
+from penstock.event.schema_policies import policies_of
 from penstock.io.bigquery.columns import COMMITTED_AT, Convert, Field, bad_key, bad_name, converter
 from penstock.io.bigquery.errors import BigQueryTargetError, RowsRefusedError
 from penstock.io.bigquery.rows import (
@@ -56,8 +57,8 @@ class ReplicaSender:
         """Send the changes; see `Sender.send`. A batch that comes again is sent again, and refuses the same rows."""
         refused: dict[int, Refusal] = {}
         # First the tables, then the rows: the layout of a row depends on the columns that the table has.
-        for name, schema in self._schemas(events).items():
-            self._prepare(name, schema)
+        for name, (source, schema) in self._schemas(events).items():
+            self._prepare(name, source, schema)
         rows: dict[str, list[EncodedRow]] = {}
         for index, event in enumerate(events):
             try:
@@ -76,25 +77,28 @@ class ReplicaSender:
         self._api.close()
         self._warehouse.close()
 
-    def _schemas(self, events: Iterable[ChangeEvent]) -> dict[str, TableSchema]:
-        schemas: dict[str, TableSchema] = {}
+    def _schemas(self, events: Iterable[ChangeEvent]) -> dict[str, tuple[Source, TableSchema]]:
+        schemas: dict[str, tuple[Source, TableSchema]] = {}
         for event in events:
             # Events without a key are refused later, and need no table.
             if event.key and event.source.system != "bigtable":
                 name = self._target.table_of(event.source)
                 self._sources.check(name, event.source)
                 # Events of one batch may have several schemas, and the table needs the columns of all.
-                schemas[name] = merged_schema(schemas.get(name, NO_COLUMNS), event.schema)
+                _, known = schemas.get(name, (event.source, NO_COLUMNS))
+                schemas[name] = event.source, merged_schema(known, event.schema)
         return schemas
 
-    def _prepare(self, name: str, schema: TableSchema) -> None:
+    def _prepare(self, name: str, source: Source, schema: TableSchema) -> None:
         # A column that an earlier batch brought stays: its rows still have it.
         known = self._tables.get(name)
         merged = merged_schema(NO_COLUMNS if known is None else known.schema, schema)
         if known is None or merged != known.schema:
             if reason := bad_key(merged) or bad_name(merged.names):
                 raise BigQueryTargetError(f"table {name}: {reason}")
-            self._tables[name] = ReplicaTable(merged, self._warehouse.replica(name, merged), self._target)
+            policies = policies_of(self._target.schema_changes, source.schema, source.table)
+            fields = self._warehouse.replica(name, merged, policies)
+            self._tables[name] = ReplicaTable(merged, fields, self._target)
 
     def _changes(self, event: ChangeEvent) -> list[bytes]:
         """Return the rows that an event means; see `ReplicaTable.changes`."""

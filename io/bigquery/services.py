@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.event.model import TableSchema
+from penstock.event.schema_policies import ChangePolicies
 from penstock.io.bigquery.columns import Field
 from penstock.io.bigquery.rows import RowLayout
 from penstock.io.staging.complete_marks import Mark
@@ -91,7 +92,7 @@ class Warehouse(Protocol):
     def create_log(self, table: str) -> None:
         """Create a change log if it is missing."""
 
-    def replica(self, table: str, schema: TableSchema) -> tuple[Field, ...]:
+    def replica(self, table: str, schema: TableSchema, policies: ChangePolicies) -> tuple[Field, ...]:
         """Return the columns of a table that takes rows of `schema`, after it was created or altered as needed."""
 
     def read_ledger(self, writer: str) -> list[LedgerRow]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.datasets import Dataset
 from penstock.event.model import Source
-from penstock.event.schema_changes import Policy
+from penstock.event.schema_policies import Entries
 from penstock.io.bigquery.options import BigQuerySinkOptions, Mode, Nanoseconds
 from penstock.io.change_streams.credentials import GoogleLogin
 
@@ -23,7 +23,7 @@ class BigQueryTarget:
     dataset: str
     mode: Mode = BigQuerySinkOptions.mode
     table: str = BigQuerySinkOptions.table
-    schema_changes: Policy = BigQuerySinkOptions.schema_changes
+    schema_changes: Entries = BigQuerySinkOptions.schema_changes
     create_tables: bool = BigQuerySinkOptions.create_tables
     max_staleness_seconds: int = BigQuerySinkOptions.max_staleness_seconds
     nanoseconds: Nanoseconds = BigQuerySinkOptions.nanoseconds

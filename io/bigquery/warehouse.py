@@ -11,6 +11,7 @@ from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 
 from penstock.event.model import TableSchema
 from penstock.event.schema_changes import SchemaChange, plan_schema_change
+from penstock.event.schema_policies import ChangePolicies
 from penstock.io.bigquery.clients import classified_errors, rest_client
 from penstock.io.bigquery.columns import COMMITTED_AT, Field, field_of, known_type
 from penstock.io.bigquery.errors import BigQueryTargetError
@@ -64,7 +65,7 @@ class BigQueryWarehouse:
     def create_log(self, table: str) -> None:
         self._create(table, LOG_FIELDS, _CLUSTERED, needs_right=True)
 
-    def replica(self, table: str, schema: TableSchema) -> tuple[Field, ...]:
+    def replica(self, table: str, schema: TableSchema, policies: ChangePolicies) -> tuple[Field, ...]:
         with classified_errors(self._target.name):
             # Asked each time: only the target knows its columns, which a person may have changed.
             target = self._table(table)
@@ -78,7 +79,7 @@ class BigQueryWarehouse:
                 for column in schema
                 if column.name in known
             }
-            change = plan_schema_change(table, types, schema, self._target.schema_changes)
+            change = plan_schema_change(table, types, schema, policies)
             return self._alter(target, change) if change.alters else fields
 
     def read_ledger(self, writer: str) -> list[LedgerRow]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from penstock.errors import UsageError
-from penstock.event.schema_changes import Policy
+from penstock.event.schema_policies import check_plain, check_policies
 from penstock.extras import require_extra
-from penstock.io.bigquery.options import BigQuerySinkOptions, Mode, Nanoseconds
+from penstock.io.bigquery.options import ABILITIES, BigQuerySinkOptions, Mode, Nanoseconds
 from penstock.io.bigquery.target import BigQueryTarget
 from penstock.io.change_streams.credentials import GoogleLogin
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
@@ -58,7 +58,10 @@ class WriteToBigQuery(BigQuerySinkOptions, SendAfterCommit):
         require_extra("bigquery", "google.cloud.bigquery")
         require_extra("bigquery", "google.cloud.bigquery_storage_v1")
         check_choice("mode", self.mode, get_args(Mode))
-        check_choice("schema_changes", self.schema_changes, get_args(Policy))
+        if self.mode == "current":
+            check_policies(self.schema_changes, ABILITIES, "a table of BigQuery")
+        else:
+            check_plain(self.schema_changes, "a change log in BigQuery")
         check_choice("nanoseconds", self.nanoseconds, get_args(Nanoseconds))
         if self.mark_complete and self.mode != "log":
             raise UsageError(

@@ -18,7 +18,8 @@ from penstock.event.change_rows import IMAGES
 from penstock.event.column_types import ColumnType, Field, Kind
 from penstock.event.model import Column, Source, TableSchema
 from penstock.event.plain_types import plain_schema
-from penstock.event.schema_changes import Policy, SchemaChange
+from penstock.event.schema_changes import Adaptation, SchemaChange
+from penstock.event.schema_policies import EVOLVE, ChangePolicies
 from penstock.io.columnar.arrow_rows import arrow_schema
 from penstock.io.columnar.one_schema import joined_schema
 from penstock.io.columnar.replica import image_columns, schema_change
@@ -48,7 +49,11 @@ def source_columns(log: TableSchema) -> TableSchema:
 
 
 def shape_after(
-    table: str, held: TableSchema, files: Sequence[TableSchema], source: Source, policy: Policy
+    table: str,
+    held: TableSchema,
+    files: Sequence[TableSchema],
+    source: Source,
+    policies: ChangePolicies,
 ) -> LogShape:
     """Return what the table must have before files with the columns `files` are added.
 
@@ -59,15 +64,15 @@ def shape_after(
     """
     own = [source_columns(each) for each in files]
     images = image_columns(held, "log")
-    wanted, unlike = joined_schema(table, source, [each for each in own if each.columns], images, policy)
+    wanted, unlike = joined_schema(table, source, [each for each in own if each.columns], images, policies)
     # The policy is about tables that exist.
-    after, change = schema_change(table, images, plain_schema(wanted), policy if held.columns else "evolve")
+    after, change = schema_change(table, images, plain_schema(wanted), policies if held.columns else EVOLVE)
     columns = {column.name: column for column in held}
     for column in (column for file in files for column in file if column.name not in IMAGES):
         known = columns.get(column.name)
         columns[column.name] = column if known is None else _with_new_fields(known, column)
     columns |= _images(held, wanted, after)
-    left_out = tuple(unlike.get(each, frozenset()) | change.ignored for each in own)
+    left_out = tuple(unlike.get(each, Adaptation()).left_out | change.ignored for each in own)
     return LogShape(TableSchema(_in_order(columns, held)), left_out, change)
 
 

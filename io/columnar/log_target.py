@@ -27,6 +27,7 @@ from penstock.event.change_rows import change_row_schema, change_rows
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema
 from penstock.event.replica import by_table
 from penstock.event.schema_changes import SchemaChangedError
+from penstock.event.schema_policies import EVOLVE
 from penstock.io.columnar.arrow_rows import columns_of_arrow
 from penstock.io.columnar.data_files import DataFile, PlannedFile, files_of
 from penstock.io.columnar.log_shape import LogShape, fits, fitted, shape_after, source_columns
@@ -273,7 +274,7 @@ class LogFilesTarget(EpochTableTarget):
             # Before anything is read: a repeated epoch costs only the metadata.
             if delivery.is_delivered(commit.ledger()):
                 return ()
-            shape = shape_after(log.table, commit.columns(), columns, log.source, self.schema_changes)
+            shape = shape_after(log.table, commit.columns(), columns, log.source, self._policies(log.source))
             if shape.columns == commit.columns():
                 return self._commit(commit, log, shape)
             # A commit before the rows. Then the ledger is compared again, on the snapshot that the rows begin at.
@@ -287,7 +288,7 @@ class LogFilesTarget(EpochTableTarget):
         Raises:
             SchemaChangedError: the types of a column have no common one.
         """
-        new = shape_after(name, NO_COLUMNS, columns, source, self.schema_changes)
+        new = shape_after(name, NO_COLUMNS, columns, source, self._policies(source))
         return self._create(name, source_columns(new.columns))
 
     def _commit(self, commit: LogCommit, log: _TableLog, shape: LogShape) -> Sequence[DataFile]:
@@ -337,7 +338,7 @@ class LogFilesTarget(EpochTableTarget):
         if not held.columns:
             return rows
         try:
-            shape = shape_after(table, held, [columns_of_arrow(rows.schema)], source, self.schema_changes)
+            shape = shape_after(table, held, [columns_of_arrow(rows.schema)], source, self._policies(source))
             return fitted(rows, shape.columns, shape.left_out[0], source)
         # The driver meets the same error, after all other tables of the epoch.
         except (SchemaChangedError, UnwritableError):
@@ -384,7 +385,7 @@ def _with_one_schema_each(table: TableEvents) -> list[TableEvents]:
     """Return the events of a table in parts with one schema each: nearly always one."""
     name = table.source.qualified_table
     try:
-        return [with_one_schema(name, table, NO_COLUMNS, "evolve")]
+        return [with_one_schema(name, table, NO_COLUMNS, EVOLVE)]
     # Which types the table takes is decided at the commit.
     except SchemaChangedError:
         parts: dict[TableSchema, list[ChangeEvent]] = {}

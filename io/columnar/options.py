@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from penstock.errors import UsageError
+from penstock.event.schema_policies import Abilities
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging.options import SchemaChangeOptions, StagingOptions, TombstoneOptions
 from penstock.options import options
@@ -13,6 +15,20 @@ ParquetCompression = Literal["zstd", "snappy", "gzip", "none"]
 AvroCompression = Literal["deflate", "none"]
 """What fastavro writes without a further package."""
 RefusedTables = Literal["stop", "park"]
+
+_COLUMNS: Abilities = {
+    "add": ("evolve", "lenient", "ignore", "stop"),
+    "widen": ("evolve", "lenient", "ignore", "stop"),
+    "type": ("ignore", "stop"),
+    "narrow": ("lenient", "ignore", "stop"),
+    "drop": ("lenient", "ignore"),
+    "rename": ("lenient",),
+    "nullability": ("lenient", "ignore"),
+}
+_ROWS: Abilities = {**_COLUMNS, "type": ("lenient", "ignore", "stop")}
+
+ABILITIES: Mapping[Mode, Abilities] = {"log": _COLUMNS, "current": _ROWS, "history": _ROWS}
+"""The policies for changes of columns that tables of Delta and Iceberg keep; see `penstock.event.schema_policies`."""
 
 
 @options

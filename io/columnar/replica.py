@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol, TypeVar, get_args
@@ -14,12 +14,12 @@ from penstock.errors import PenstockError, UnwritableError, UsageError
 from penstock.event.model import ChangeEvent, Column, Source, TableSchema
 from penstock.event.replica import by_table
 from penstock.event.schema_changes import (
-    Policy,
     SchemaChange,
     SchemaChangedError,
     merged_schema,
     plan_schema_change,
 )
+from penstock.event.schema_policies import Abilities, ChangePolicies, Entries, check_policies, policies_of
 from penstock.io.columnar.table_rows import PREFIX, Mode
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
 from penstock.io.staging.batch import StagedBatch, StagedEvents
@@ -82,7 +82,7 @@ def with_one_commit_each(pattern: str, tables: Iterable[TableEvents]) -> list[Ta
 
 
 def publish_tables_of_epoch(
-    tables: Iterable[_OfTable], publish: Callable[[_OfTable], None], policy: Policy
+    tables: Iterable[_OfTable], publish: Callable[[_OfTable], None], schema_changes: Entries
 ) -> None:
     """Publish each table of an epoch, several at the same time.
 
@@ -94,7 +94,7 @@ def publish_tables_of_epoch(
     """
     # A message of the log belongs to no table.
     those = [each for each in tables if each.source.table]
-    raise_refused([each.source for each in those], refusals_of_tables(those, publish), policy)
+    raise_refused([each.source for each in those], refusals_of_tables(those, publish), schema_changes)
 
 
 def refusals_of_tables(
@@ -123,7 +123,9 @@ def refusals_of_tables(
     return in_parallel(attempt, tables, COMMITS_AT_ONCE)
 
 
-def raise_refused(sources: Sequence[Source], errors: Sequence[PenstockError | None], policy: Policy) -> None:
+def raise_refused(
+    sources: Sequence[Source], errors: Sequence[PenstockError | None], schema_changes: Entries
+) -> None:
     """Raise the error of the first table of an epoch that has one, and say which others have one too."""
     failed = [(source, error) for source, error in zip(sources, errors, strict=True) if error is not None]
     if not failed:
@@ -136,7 +138,8 @@ def raise_refused(sources: Sequence[Source], errors: Sequence[PenstockError | No
     if others:
         text += f", except {', '.join(other.qualified_table for other, _ in others)}, which cannot be either"
     # With another policy columns are as wide as their values.
-    is_narrow = policy == "ignore" and isinstance(first, UnwritableError)
+    policies = policies_of(schema_changes, source.schema, source.table)
+    is_narrow = policies.widen == "ignore" and isinstance(first, UnwritableError)
     wider = "to make the column wider, set schema_changes='evolve'; " * is_narrow
     raise type(first)(
         f"{text}. Parameters of the next start hold for these changes too: {wider}to go on without the table, set "
@@ -187,7 +190,7 @@ def check_source(table: str, source: Source, sources: dict[str, Source]) -> None
 
 
 def schema_change(
-    table: str, target: TableSchema, wanted: TableSchema, policy: Policy
+    table: str, target: TableSchema, wanted: TableSchema, policies: ChangePolicies
 ) -> tuple[TableSchema, SchemaChange]:
     """Return the columns that the target has afterwards, and how it changes; plain columns only.
 
@@ -205,7 +208,7 @@ def schema_change(
             f"table {table} exists and has no columns {', '.join(missing)}: it was not made by this sink in this "
             "mode. Give the sink another table"
         )
-    change = plan_schema_change(table, known, wanted, policy)
+    change = plan_schema_change(table, known, wanted, policies)
     wider = {column.name: column for column in change.widened}
     columns = [
         msgspec.structs.replace(column, type=wider[column.name].type) if column.name in wider else column
@@ -214,8 +217,18 @@ def schema_change(
     return TableSchema((*columns, *change.added)), change
 
 
-def check_arguments(name: str, table: str, mode: Mode, policy: Policy) -> None:
-    """Refuse values that are not allowed; `name` is the argument with the table."""
+def check_arguments(
+    name: str,
+    table: str,
+    mode: Mode,
+    schema_changes: Entries,
+    abilities: Mapping[Mode, Abilities],
+    format_: str,
+) -> None:
+    """Refuse values that are not allowed; `name` is the argument with the table.
+
+    `abilities`: see `check_policies`. `format_` names the target in messages, such as ``a Delta table``.
+    """
     check_placeholders(name, table, SOURCE_NAMES)
     check_choice("mode", mode, get_args(Mode))
-    check_choice("schema_changes", policy, get_args(Policy))
+    check_policies(schema_changes, abilities[mode], f"{format_} with mode={mode}")

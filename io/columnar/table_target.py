@@ -18,7 +18,8 @@ from penstock.datasets import Dataset, names_of
 from penstock.errors import PenstockError, ServiceError, SeveralProblemsError, UsageError
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import TableChanges, fold
-from penstock.event.schema_changes import Policy, SchemaChange
+from penstock.event.schema_changes import SchemaChange
+from penstock.event.schema_policies import ChangePolicies, Entries, policies_of
 from penstock.io.columnar.data_files import files_of
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.one_schema import with_one_schema
@@ -81,7 +82,7 @@ class EpochTableTarget(ABC):
     """
 
     mode: Mode
-    schema_changes: Policy
+    schema_changes: Entries
     tombstone_seconds: float
     selection: TableSelection
     mark_seconds: float | None
@@ -158,6 +159,9 @@ class EpochTableTarget(ABC):
         """Note that this process writes a table."""
         self._written.add(WrittenTable(name, source.schema, source.table))
 
+    def _policies(self, source: Source) -> ChangePolicies:
+        return policies_of(self.schema_changes, source.schema, source.table)
+
     def selecting(self, selection: TableSelection) -> Self:
         return replace(self, selection=selection)  # type: ignore[type-var]
 
@@ -214,7 +218,7 @@ class EpochTableTarget(ABC):
         # Created from the first epoch's columns: no table of a source is known before its first event.
         if table is None:
             events = TableEvents(epochs.source, epochs.events)
-            created = with_one_schema(name, events, NO_COLUMNS, self.schema_changes)
+            created = with_one_schema(name, events, NO_COLUMNS, self._policies(epochs.source))
             table = self._create(name, created.schema)
         commit = self._begin(table, name, delivery)
         # Before anything is read: a repeated epoch costs only the metadata.
@@ -225,7 +229,7 @@ class EpochTableTarget(ABC):
             name,
             TableEvents(epochs.source, epochs.after(ledger)),
             image_columns(commit.columns(), self.mode),
-            self.schema_changes,
+            self._policies(epochs.source),
         )
         before = commit.snapshot
         # A log appends always, so it does not need the keys.
@@ -254,7 +258,7 @@ class TableCommit(ABC):
     table: Any
     name: str
     delivery: EpochDelivery
-    policy: Policy
+    schema_changes: Entries
     tombstone_seconds: float
     are_new: bool = False
 
@@ -288,8 +292,12 @@ class TableCommit(ABC):
         """Yield all rows, tombstones included, in parts and in no order."""
 
     @abstractmethod
-    def fit(self, wanted: TableSchema) -> tuple[TableSchema, SchemaChange]:
-        """Return the columns of the table after the commit."""
+    def fit(self, wanted: TableSchema, source: Source) -> tuple[TableSchema, SchemaChange]:
+        """Return the columns of the table after the commit; `source` decides which policies hold."""
+
+    def policies(self, source: Source) -> ChangePolicies:
+        """Return the policies of a table of the source."""
+        return policies_of(self.schema_changes, source.schema, source.table)
 
     @abstractmethod
     def rows_with(self, keys: list[str]) -> list[StoredRow]:
@@ -345,7 +353,7 @@ class TableCommit(ABC):
     def write_current(self, events: TableEvents) -> None:
         """Write the newest version of each row."""
         for changes in fold(events.events).values():
-            after, change = self.fit(table_schema(changes.schema, "current"))
+            after, change = self.fit(table_schema(changes.schema, "current"), events.source)
             data = frozenset(column.name for column in after if not column.name.startswith(PREFIX))
             guarded = data if self.compares_versions else None
             rows = current_rows(changes, self.rows_with, self.truncated, guarded=guarded)
@@ -355,5 +363,5 @@ class TableCommit(ABC):
         """Write the versions that are new or end."""
         history = History(self.rows_that_may_change, self.valid_rows, self.rows_with)
         rows = history.add(events.events)
-        after, change = self.fit(table_schema(history.schema, "history"))
+        after, change = self.fit(table_schema(history.schema, "history"), events.source)
         self.write_versions(rows, after, change, events.source)

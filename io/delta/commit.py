@@ -117,10 +117,10 @@ class DeltaCommit(LogCommit):
     def columns(self) -> TableSchema:
         return columns_of_arrow(table_schema_of(self.table))
 
-    def fit(self, wanted: TableSchema) -> tuple[TableSchema, SchemaChange]:
+    def fit(self, wanted: TableSchema, source: Source) -> tuple[TableSchema, SchemaChange]:
         """Return the columns of the table after the commit; the table is rewritten if a type must become wider."""
         held = self.columns()
-        after, change = schema_change(self.name, held, wanted, self.policy)
+        after, change = schema_change(self.name, held, wanted, self.policies(source))
         if change.widened:
             # In a separate commit before the rows: delta-rs cannot change a type and append in one.
             shape = arrow_schema(TableSchema(after.columns[: len(held.columns)]))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from penstock.datasets import Dataset
 from penstock.event.model import TableSchema
-from penstock.event.schema_changes import Policy
+from penstock.event.schema_policies import Entries
 from penstock.folders import check_creatable
 from penstock.io.columnar.arrow_rows import columns_of_arrow, new_table_schema
 from penstock.io.columnar.known_keys import SnapshotKeys
@@ -43,7 +43,7 @@ class DeltaTarget(LogFilesTarget):
 
     uri: str
     mode: Mode
-    schema_changes: Policy
+    schema_changes: Entries
     # Not in the repr, because it may contain credentials.
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     tombstone_seconds: float = TombstoneOptions.tombstone_seconds

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 
-from penstock.event.model import TableSchema, Version
+from penstock.event.model import Source, TableSchema, Version
 from penstock.event.schema_changes import SchemaChange
 from penstock.io.columnar.parquet import parquet_file
 from penstock.io.columnar.positions import NO_ROWS, Positions, joined
@@ -88,8 +88,8 @@ class VectorCommit(RowCommit, DeltaCommit):
             found += 1
         return found
 
-    def fit(self, wanted: TableSchema) -> tuple[TableSchema, SchemaChange]:
-        after, change = DeltaCommit.fit(self, wanted)
+    def fit(self, wanted: TableSchema, source: Source) -> tuple[TableSchema, SchemaChange]:
+        after, change = DeltaCommit.fit(self, wanted, source)
         if change.widened:
             self.files.forget()
         return after, change

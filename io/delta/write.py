@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from penstock.extras import require_extra
+from penstock.io.columnar.options import ABILITIES
 from penstock.io.columnar.publish_tables import publish_tables, rows_of
 from penstock.io.columnar.replica import check_arguments
 from penstock.io.columnar.write_checked import WriteCheckedRows
@@ -62,7 +63,7 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
         if self.mode == "log" and is_local(uri) and not uri.startswith("file://"):
             uri = os.path.abspath(uri)
         self.check_vectors()
-        check_arguments("uri", uri, self.mode, self.schema_changes)
+        check_arguments("uri", uri, self.mode, self.schema_changes, ABILITIES, "a Delta table")
         target = DeltaTarget(
             uri,
             self.mode,

@@ -22,7 +22,8 @@ import pyarrow as pa
 from penstock.datasets import Dataset
 from penstock.errors import SeveralProblemsError, UsageError
 from penstock.event.model import Source, TableSchema, Version
-from penstock.event.schema_changes import Policy, SchemaChange, SchemaChangedError
+from penstock.event.schema_changes import SchemaChange, SchemaChangedError
+from penstock.event.schema_policies import Entries
 from penstock.folders import check_creatable
 from penstock.io.columnar.arrow_rows import (
     arrow_schema,
@@ -100,7 +101,7 @@ class IcebergTarget(LogFilesTarget):
     table: str
     catalog: str
     mode: Mode
-    schema_changes: Policy
+    schema_changes: Entries
     # Not in the repr, because they may contain credentials.
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     tombstone_seconds: float = TombstoneOptions.tombstone_seconds
@@ -300,8 +301,8 @@ class _Commit(RowCommit, LogCommit):
     def columns(self) -> TableSchema:
         return columns_of_arrow(self.table.schema().as_arrow())
 
-    def fit(self, wanted: TableSchema) -> tuple[TableSchema, SchemaChange]:
-        return schema_change(self.name, self.columns(), wanted, self.policy)
+    def fit(self, wanted: TableSchema, source: Source) -> tuple[TableSchema, SchemaChange]:
+        return schema_change(self.name, self.columns(), wanted, self.policies(source))
 
     def read_keys(self) -> Iterator[list[str]]:
         for part in self.table.scan(selected_fields=(KEY,)).to_arrow_batch_reader():

@@ -7,8 +7,10 @@ from typing import Any
 
 import psycopg
 
+from penstock.event.column_types import ColumnType
 from penstock.event.model import TableSchema
-from penstock.event.schema_changes import Policy, plan_schema_change
+from penstock.event.schema_changes import plan_schema_change
+from penstock.event.schema_policies import ChangePolicies
 from penstock.io.sql.errors import SqlTargetError
 from penstock.io.sql.statements import (
     COMPLETE,
@@ -24,6 +26,7 @@ from penstock.io.sql.statements import (
     create_replica,
     known_type,
     quote,
+    stored_type,
 )
 from penstock.io.sql.values import sql_type
 
@@ -34,6 +37,16 @@ where n.nspname = %s and c.relname = %s and a.attnum > 0 and not a.attisdropped
   and a.attgenerated = '' and a.attidentity <> 'a'
 order by a.attnum
 """
+
+_UNIQUE = """
+select array(select attname from pg_attribute where attrelid = relation.oid
+             and attnum = any((index.indkey::int2[])[0:index.indnkeyatts - 1]))
+from pg_index index join pg_class relation on relation.oid = index.indrelid
+join pg_namespace namespace on namespace.oid = relation.relnamespace
+where namespace.nspname = %s and relation.relname = %s and index.indisunique and index.indisvalid
+  and index.indimmediate and index.indpred is null and index.indexprs is null
+"""
+"""The columns of each index that `on conflict` can use."""
 
 # Objects are created under one lock: two sessions that create the same table at once would fail, although both say
 # "if not exists". The number is arbitrary; locks of this kind are per database.
@@ -49,7 +62,6 @@ class Catalog:
 
     session: psycopg.Connection[Any]
     schema: str
-    policy: Policy
     create_tables: bool
 
     def create_bookkeeping(self) -> None:
@@ -63,7 +75,11 @@ class Catalog:
         if self._exists(COMPLETE) is None:
             self._change(create_complete(self.schema))
 
-    def replica(self, name: TableName, schema: TableSchema) -> TargetTable:
+    def types(self, name: TableName) -> dict[str, ColumnType]:
+        """Return the types of the columns of a table; none if it is missing. OTHER: the user chose the type."""
+        return {column: stored_type(each.sql) for column, each in columns_of(self.session, name).items()}
+
+    def replica(self, name: TableName, schema: TableSchema, policies: ChangePolicies) -> TargetTable:
         """Return a replica table that takes rows of `schema`, after it was created or altered as the policy allows.
 
         Raises:
@@ -82,7 +98,7 @@ class Catalog:
         known = {
             each: known_type(column.sql, types[each]) for each, column in columns.items() if each in types
         }
-        change = plan_schema_change(str(name), known, schema, self.policy)
+        change = plan_schema_change(str(name), known, schema, policies)
         if change.alters:
             _check_names(name, [column.name for column in change.added])
             parts = [f"add column if not exists {quote(c.name)} {sql_type(c.type)}" for c in change.added]
@@ -92,7 +108,9 @@ class Catalog:
         key = tuple(column.name for column in schema.key_columns)
         meta = {each for each, _ in META}
         table = TargetTable(name, tuple(c for c in columns.values() if c.name not in meta), key)
-        _check_table(table)
+        _check_key_columns(table)
+        self._check_key(table)
+        _check_nullable(table)
         self._know_truncations(name)
         return table
 
@@ -107,6 +125,17 @@ class Catalog:
         query = "select to_regclass(%s)"
         ((exists,),) = self.session.execute(query, (str(TableName(self.schema, table)),)).fetchall()
         return exists
+
+    def _check_key(self, table: TargetTable) -> None:
+        indexes = self.session.execute(_UNIQUE, (table.name.schema, table.name.table)).fetchall()
+        if not any(set(columns) == set(table.key) for (columns,) in indexes):
+            key = ", ".join(map(quote, table.key))
+            raise SqlTargetError(
+                f"table {table.name} has no primary key or unique constraint on ({key}), the key columns of the "
+                "source. If the source got another key, rows cannot be found under the old one: empty the table, "
+                f"add the key (alter table {table.name} add primary key ({key})), and read the rows again (penstock "
+                "snapshot)"
+            )
 
     def _know_truncations(self, name: TableName) -> None:
         # A row that exists can be locked: shards of one table wait for a TRUNCATE, and it waits for them.
@@ -143,10 +172,13 @@ def _check_names(name: TableName, columns: tuple[str, ...] | list[str]) -> None:
             )
 
 
-def _check_table(table: TargetTable) -> None:
+def _check_key_columns(table: TargetTable) -> None:
     missing = [name for name in table.key if name not in {column.name for column in table.columns}]
     if missing:
         raise SqlTargetError(f"table {table.name} lacks the key column {missing[0]}: add it")
+
+
+def _check_nullable(table: TargetTable) -> None:
     for column in table.data:
         if not column.nullable:
             raise SqlTargetError(

@@ -5,10 +5,23 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Literal
 
+from penstock.event.schema_policies import Abilities
 from penstock.io.staging.options import SendOptions, TargetTableOptions, TombstoneOptions
 from penstock.options import Accepts, options
 
 Mode = Literal["current", "log"]
+
+ABILITIES: Abilities = {
+    "add": ("evolve", "lenient", "ignore", "stop"),
+    "widen": ("evolve", "lenient", "ignore", "stop"),
+    "type": ("lenient", "ignore", "stop"),
+    "narrow": ("lenient", "ignore", "stop"),
+    "drop": ("lenient", "ignore"),
+    "rename": ("lenient",),
+    "nullability": ("lenient", "ignore"),
+    "key": ("stop",),
+}
+"""The policies for changes of columns that a replica keeps; see `penstock.event.schema_policies`."""
 
 
 @options

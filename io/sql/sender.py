@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
 from itertools import groupby
 from typing import Any
 
 import psycopg
 
 from penstock.event.column_types import ColumnType, Kind
-from penstock.event.model import ChangeEvent, TableSchema
+from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema
 from penstock.event.replica import (
     NotReplicableError,
     RowChange,
@@ -18,7 +20,8 @@ from penstock.event.replica import (
     encode_version,
     fold,
 )
-from penstock.event.schema_changes import merged_schema
+from penstock.event.schema_changes import Adaptation, merged_schema, one_schema
+from penstock.event.schema_policies import ChangePolicies, policies_of
 from penstock.io.sql.catalog import Catalog
 from penstock.io.sql.errors import SqlTargetError, classify_error, is_row_error
 from penstock.io.sql.ledger import Ledger
@@ -34,10 +37,11 @@ from penstock.io.sql.statements import (
     create_batch,
     mark_complete,
     quote,
+    stored_type,
     upsert,
 )
 from penstock.io.sql.target import SqlTarget
-from penstock.io.sql.values import json_image, json_text, text_writer
+from penstock.io.sql.values import json_image, json_text, sql_type, text_writer
 from penstock.io.staging.delivery import (
     Delivery,
     EventBatch,
@@ -71,6 +75,21 @@ _PURGE_PART = 100
 """Tombstones are looked for whenever the newest change is this part of the horizon further."""
 
 
+@dataclass(frozen=True, slots=True)
+class _KnownTable:
+    """A table that is ready for rows with the columns `joined`, which all schemas seen so far have.
+
+    `adaptations`: how rows of a schema are written, if the policy for other types is *lenient*; else empty.
+    """
+
+    joined: TableSchema
+    target: TargetTable
+    adaptations: Mapping[TableSchema, Adaptation]
+
+
+_UNKNOWN_TABLE = _KnownTable(NO_COLUMNS, TargetTable(TableName("", ""), (), ()), {})
+
+
 class RowFaultError(ValueError):
     """A range of events that cannot be written because of a value. The text shows no value."""
 
@@ -80,11 +99,11 @@ class SqlSender:
 
     def __init__(self, target: SqlTarget, skip_refused: bool) -> None:
         self._target, self._skip_refused = target, skip_refused
-        self._tables: dict[TableName, tuple[TableSchema, TargetTable]] = {}
+        self._tables: dict[TableName, _KnownTable] = {}
         self._sources = TableSources(SqlTargetError)
         self._purged: dict[TableName, int] = {}
         self._session = connect(target)
-        self._catalog = Catalog(self._session, target.schema, target.schema_changes, target.create_tables)
+        self._catalog = Catalog(self._session, target.schema, target.create_tables)
         self._ledger = Ledger(self._session, target.schema)
         self._truncations = TableName(target.schema, TRUNCATIONS)
         with self._errors():
@@ -140,26 +159,51 @@ class SqlSender:
             for name in dict.fromkeys(map(self._target.table_of, events)):
                 if name not in self._tables:
                     self._catalog.log(name)
-                    self._tables[name] = (TableSchema(()), TargetTable(name, (), ()))
+                    self._tables[name] = _KnownTable(NO_COLUMNS, TargetTable(name, (), ()), {})
             return
         for event in events:
             if event.source.table:
                 self._sources.check(self._target.table_of(event), event.source)
-        for name, schema in self._schemas(events).items():
-            known = self._tables.get(name)
-            merged = schema if known is None else merged_schema(known[0], schema)
-            if known is None or merged != known[0]:
-                self._tables[name] = (merged, self._catalog.replica(name, merged))
+        for name, (source, schemas) in self._schemas(events).items():
+            known = self._tables.get(name, _UNKNOWN_TABLE)
+            policies = policies_of(self._target.schema_changes, source.schema, source.table)
+            # The server converts the text of a value to the type of its column, so types are compared only for this.
+            if policies.type == "lenient":
+                if not schemas.keys() <= known.adaptations.keys():
+                    every = list(dict.fromkeys((*known.adaptations, *schemas)))
+                    self._tables[name] = self._with_homes(name, every, policies)
+                continue
+            merged = reduce(merged_schema, schemas, known.joined)
+            if known is _UNKNOWN_TABLE or merged != known.joined:
+                self._tables[name] = _KnownTable(merged, self._catalog.replica(name, merged, policies), {})
 
-    def _schemas(self, events: Sequence[ChangeEvent]) -> dict[TableName, TableSchema]:
-        schemas: dict[TableName, TableSchema] = {}
+    def _with_homes(
+        self, name: TableName, schemas: Sequence[TableSchema], policies: ChangePolicies
+    ) -> _KnownTable:
+        """Create and alter a table for rows of all these schemas, in their order; see `one_schema`."""
+        types = self._catalog.types(name)
+        joined, adaptations = one_schema(
+            str(name), types, schemas, policies, lambda each: stored_type(sql_type(each))
+        )
+        return _KnownTable(joined, self._catalog.replica(name, joined, policies), adaptations)
+
+    def _schemas(
+        self, events: Sequence[ChangeEvent]
+    ) -> dict[TableName, tuple[Source, dict[TableSchema, None]]]:
+        """Return the source and the schemas of each table, in the order of the events."""
+        schemas: dict[TableName, tuple[Source, dict[TableSchema, None]]] = {}
         for event in events:
             # Tables without a key, and events of no table, are refused or left out later.
             if event.schema.key_columns and event.source.system != "bigtable":
-                name = self._target.table_of(event)
-                known = schemas.get(name)
-                schemas[name] = event.schema if known is None else merged_schema(known, event.schema)
+                of_table = schemas.setdefault(self._target.table_of(event), (event.source, {}))[1]
+                of_table.setdefault(event.schema)
         return schemas
+
+    def _adapted(self, event: ChangeEvent) -> ChangeEvent:
+        """Return an event as its table takes it."""
+        known = self._tables.get(self._target.table_of(event))
+        adaptation = None if known is None else known.adaptations.get(event.schema)
+        return adaptation.event(event, known.joined) if known is not None and adaptation else event
 
     def _write(self, events: Sequence[ChangeEvent], first: int, one_shard: bool) -> Iterator[Refusal]:
         """Write a range of the batch. If a row is refused, halve the range until the row is found.
@@ -187,10 +231,10 @@ class SqlSender:
             for name, group in groupby(events, self._target.table_of):
                 self._copy(copy_log(name), map(log_row, group))
             return
-        for changes in fold(events).values():
+        for changes in fold(map(self._adapted, events)).values():
             if changes.rows or changes.truncated is not None:
                 name = self._target.table_of_source(changes.source)
-                self._replace(self._tables[name][1], changes, one_shard)
+                self._replace(self._tables[name].target, changes, one_shard)
 
     def _replace(self, table: TargetTable, changes: TableChanges, one_shard: bool) -> None:
         horizon = self._truncate(table, changes)

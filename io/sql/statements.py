@@ -218,6 +218,36 @@ _WIDENING = {
 }
 
 
+_STORED = _WIDENING | {
+    "boolean": ColumnType(Kind.BOOL),
+    "text": ColumnType(Kind.STRING),
+    "bytea": ColumnType(Kind.BYTES),
+    "date": ColumnType(Kind.DATE),
+    "time without time zone": ColumnType(Kind.TIME),
+    "timestamp with time zone": ColumnType(Kind.TIMESTAMP),
+    "timestamp without time zone": ColumnType(Kind.LOCAL_TIMESTAMP),
+    "interval": ColumnType(Kind.INTERVAL),
+    "jsonb": ColumnType(Kind.JSON),
+    "uuid": ColumnType(Kind.UUID),
+}
+
+
+def stored_type(sql: str) -> ColumnType:
+    """Return the type of the event model of a column that `penstock.io.sql.values.sql_type` has chosen, else OTHER."""
+    if sql.endswith("[]"):
+        return ColumnType(Kind.ARRAY, element=stored_type(sql.removesuffix("[]")))
+    return _decimal(sql) if sql.startswith("numeric") else _STORED.get(sql, ColumnType(Kind.OTHER, sql))
+
+
+def _decimal(sql: str) -> ColumnType:
+    precision, _, scale = sql.removeprefix("numeric").strip("()").partition(",")
+    return (
+        ColumnType(Kind.DECIMAL, sql, int(precision), int(scale or 0))
+        if precision
+        else ColumnType(Kind.DECIMAL)
+    )
+
+
 def known_type(sql: str, wanted: ColumnType) -> ColumnType:
     """Return the type of the event model for a column of the target, to compare it with the source's.
 
@@ -235,10 +265,5 @@ def known_type(sql: str, wanted: ColumnType) -> ColumnType:
     if known is not None and wanted.kind in (Kind.INT16, Kind.INT32, Kind.INT64, Kind.FLOAT32, Kind.FLOAT64):
         return known
     if wanted.kind is Kind.DECIMAL and sql.startswith("numeric"):
-        precision, _, scale = sql.removeprefix("numeric").strip("()").partition(",")
-        return (
-            ColumnType(Kind.DECIMAL, sql, int(precision), int(scale or 0))
-            if precision
-            else ColumnType(Kind.DECIMAL)
-        )
+        return _decimal(sql)
     return wanted

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.datasets import Dataset, postgres_dataset
 from penstock.event.model import ChangeEvent, Source
-from penstock.event.schema_changes import Policy
+from penstock.event.schema_policies import Entries
 from penstock.io.sql.options import Mode, SqlSinkOptions
 from penstock.io.sql.statements import TableName
 
@@ -20,7 +20,7 @@ class SqlTarget:
     mode: Mode = SqlSinkOptions.mode
     schema: str = SqlSinkOptions.schema
     table: str = SqlSinkOptions.table
-    schema_changes: Policy = SqlSinkOptions.schema_changes
+    schema_changes: Entries = SqlSinkOptions.schema_changes
     create_tables: bool = SqlSinkOptions.create_tables
     tombstone_seconds: float = SqlSinkOptions.tombstone_seconds
     mark_complete: bool = SqlSinkOptions.mark_complete

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from penstock.event.schema_changes import Policy
+from penstock.event.schema_policies import check_plain, check_policies, shown
 from penstock.extras import require_extra
-from penstock.io.sql.options import Mode, SqlSinkOptions
+from penstock.io.sql.options import ABILITIES, Mode, SqlSinkOptions
 from penstock.io.sql.target import SqlTarget
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
 from penstock.io.staging.connector import Connector
@@ -55,7 +55,10 @@ class WriteToSql(SqlSinkOptions, SendAfterCommit):
     def __post_init__(self) -> None:
         require_extra("postgres", "psycopg")
         check_choice("mode", self.mode, get_args(Mode))
-        check_choice("schema_changes", self.schema_changes, get_args(Policy))
+        if self.mode == "current":
+            check_policies(self.schema_changes, ABILITIES, "a table of WriteToSql")
+        else:
+            check_plain(self.schema_changes, "a change log of WriteToSql")
         check_placeholders("table", self.table, SOURCE_NAMES)
         target = SqlTarget(
             self.dsn,
@@ -70,4 +73,4 @@ class WriteToSql(SqlSinkOptions, SendAfterCommit):
         SendAfterCommit.__init__(self, connector_of(target), options=self)
 
     def display_data(self) -> dict[str, Any]:
-        return {**super().display_data(), "mode": self.mode, "schema_changes": self.schema_changes}
+        return {**super().display_data(), "mode": self.mode, "schema_changes": shown(self.schema_changes)}

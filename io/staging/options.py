@@ -6,9 +6,10 @@ A sink inherits the classes that fit, and declares a field again only where its 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import Annotated
 
-from penstock.event.schema_changes import Policy
-from penstock.options import Options, options
+from penstock.options import Accepts, Options, options
 
 UNAVAILABLE_SECONDS = 600.0
 """How long work is repeated for a target that does not answer."""
@@ -39,11 +40,13 @@ class SendOptions(StagingOptions):
 
 @options
 class SchemaChangeOptions(Options):
-    """How a target with columns follows the columns of the source; see `penstock.event.schema_changes`."""
+    """How a target with columns follows the columns of the source; see `penstock.event.schema_policies`."""
 
-    schema_changes: Policy = "evolve"
-    """What happens when the source has new columns or wider types: evolve alters the table, ignore leaves it and drops
-    new columns, stop fails the pipeline."""
+    schema_changes: Annotated[Sequence[str], Accepts(example="ignore")] = ()
+    """What happens when columns of the source change: evolve alters the table, lenient also, and a new column takes
+    values of another type, ignore leaves the table and drops new columns, stop fails the pipeline. Repeat it for some
+    tables or kinds of change, as in orders=stop, type=ignore or orders.add=ignore; the last one that fits counts.
+    Default: evolve."""
 
 
 @options

@@ -1,28 +1,29 @@
-"""How a sink reacts to columns that were added to a table, and to types that became wider. Pure.
+"""How a target reacts to columns of the source that are new or have another type. Pure.
 
-| `schema_changes` | a new column | a wider type | another type |
-|---|---|---|---|
-| evolve | is added to the target | the target's column becomes wider | error |
-| ignore | is not written | the column stays; a value that does not fit is refused | the same; tables leave it out |
-| stop | error | error | error |
+`penstock.event.schema_policies` says which policy holds for a table and a kind of change.
 
-A column that the source no longer has stays in the target. "Tables leave it out": `penstock.io.columnar.one_schema`.
+| policy | a new column (add) | a wider type (widen) | another type (type) | a narrower type (narrow) |
+|---|---|---|---|---|
+| evolve, try_evolve | is added to the target | the target's column becomes wider | error | the column stays |
+| lenient | is added | becomes wider | a new column takes the values: `one_schema` | the column stays |
+| ignore | is not written | the column stays; it may refuse a value | the same; tables leave it out | the column stays |
+| stop | error | error | error | error |
+
+A column that the source no longer has stays in the target. "Tables leave it out": `one_schema`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal
 
 import msgspec
 
 from penstock.errors import ServiceError
 from penstock.event.column_types import ColumnType, Field, Kind
-from penstock.event.model import Column, TableSchema
-
-Policy = Literal["evolve", "ignore", "stop"]
+from penstock.event.model import ChangeEvent, Column, Image, TableSchema
+from penstock.event.schema_policies import ChangePolicies
 
 _INTEGERS = ("INT8", "INT16", "INT32", "INT64")
 _UNSIGNED = ("UINT8", "UINT16", "UINT32", "UINT64")
@@ -53,37 +54,201 @@ class SchemaChange:
 
 
 def plan_schema_change(
-    table: str, target: Mapping[str, ColumnType], schema: TableSchema, policy: Policy
+    table: str, target: Mapping[str, ColumnType], schema: TableSchema, policies: ChangePolicies
 ) -> SchemaChange:
     """Return how a target with the columns `target` takes rows of `schema`.
 
     Raises:
         SchemaChangedError: the policy forbids the change, or a type changed to one that is not wider.
     """
-    added, widened, ignored = [], [], set()
+    added, widened, narrowed = list[Column](), list[Column](), list[Column]()
     for column in schema:
         known = target.get(column.name)
         if known is None:
             added.append(column)
         elif not _same(known, column.type):
             wider = wider_type(known, column.type)
-            if wider is None and policy != "ignore":
+            if wider is not None:
+                (narrowed if _same(known, wider) else widened).append(
+                    msgspec.structs.replace(column, type=wider)
+                )
+            elif not policies.keeps_other_types:
                 raise SchemaChangedError(
                     f"{changed_type(table, column, known)}: change the column of the target by hand, or set "
                     "schema_changes='ignore', which leaves the column as it is"
                 )
-            if wider is not None and not _same(known, wider):
-                widened.append(msgspec.structs.replace(column, type=wider))
-    if policy == "ignore":
-        ignored = {column.name for column in added}
-        added, widened = [], []
-    elif policy == "stop" and (added or widened):
-        names = ", ".join(column.name for column in (*added, *widened))
-        raise SchemaChangedError(
-            f"table {table} has new columns or wider types: {names}. schema_changes='stop' lets nothing be altered: "
-            "alter the target and start again, or set schema_changes='evolve' or 'ignore'"
+    kinds = {
+        "add": ("new columns", added),
+        "widen": ("wider types", widened),
+        "narrow": ("narrower types", narrowed),
+    }
+    _check_allowed(table, {kind: each for kind, each in kinds.items() if getattr(policies, kind) == "stop"})
+    ignored = frozenset(column.name for column in added) if policies.add == "ignore" else frozenset[str]()
+    return SchemaChange(
+        () if ignored else tuple(added), () if policies.widen == "ignore" else tuple(widened), ignored
+    )
+
+
+def _check_allowed(table: str, stopped: Mapping[str, tuple[str, list[Column]]]) -> None:
+    """Raise SchemaChangedError if one of the kinds of change whose policy is *stop* has columns."""
+    found = {kind: each for kind, each in stopped.items() if each[1]}
+    if not found:
+        return
+    what = " or ".join(words for words, _ in found.values())
+    names = ", ".join(column.name for _, columns in found.values() for column in columns)
+    raise SchemaChangedError(
+        f"table {table} has {what}: {names}. schema_changes='stop' for {', '.join(found)} lets nothing be altered: "
+        "alter the target and start again, or set schema_changes='evolve' or 'ignore'"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptation:
+    """How the changes of one schema are written to a table whose columns have other types.
+
+    `left_out` are columns that are not written. `moved` says which column takes the values of a column. `emptied` says
+    which columns become NULL when a column is written.
+    """
+
+    left_out: frozenset[str] = frozenset()
+    moved: Mapping[str, str] = field(default_factory=dict)
+    emptied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.left_out or self.moved or self.emptied)
+
+    def image(self, image: Image | None) -> Image | None:
+        """Return an image as it is written."""
+        if image is None or not self:
+            return image
+        written = {
+            self.moved.get(name, name): value for name, value in image.items() if name not in self.left_out
+        }
+        for name, others in self.emptied.items():
+            # Nothing is known of a column that was not sent.
+            if name in image:
+                written |= dict.fromkeys(others)
+        return written
+
+    def event(self, event: ChangeEvent, joined: TableSchema) -> ChangeEvent:
+        """Return an event as it is written to a table with the columns `joined`."""
+        # Most events already have the final schema, and are not copied.
+        if not self and event.schema == joined:
+            return event
+        return msgspec.structs.replace(
+            event, schema=joined, before=self.image(event.before), after=self.image(event.after)
         )
-    return SchemaChange(tuple(added), tuple(widened), frozenset(ignored))
+
+
+def one_schema(
+    table: str,
+    target: Mapping[str, ColumnType],
+    schemas: Iterable[TableSchema],
+    policies: ChangePolicies,
+    stored: Callable[[ColumnType], ColumnType] = lambda each: each,
+) -> tuple[TableSchema, dict[TableSchema, Adaptation]]:
+    """Return one schema for changes that were made under several, and how the changes of each of these are written.
+
+    The types are those that hold the values of all. Where the type of a column has other values than the column's type
+    in `target` (or, if `target` does not have it, in the first schema), the policy decides: with *ignore* the column is
+    left out of these changes, with *lenient* another column takes the values, which is called as `home_of` says. Then
+    one of the columns has the value, and the others are NULL. `stored`: the type with which the target stores a type. A
+    column of `target` with the type OTHER takes the values of every type.
+
+    Raises:
+        SchemaChangedError: the types of a column have no common one, and the policy is another one or the column is
+            a part of the primary key.
+    """
+    joined: dict[str, Column] = {}
+    adaptations = {}
+    for schema in schemas:
+        left_out, moved = set(), {}
+        for column in schema:
+            unlike = _join(joined, target, column, policies, stored)
+            if unlike is None:
+                continue
+            # Rows are found by their key, so a column of the key cannot be left out.
+            if not policies.keeps_other_types or column.key_position:
+                raise SchemaChangedError(f"{changed_type(table, column, unlike)}: {_remedy(column)}")
+            if policies.type == "ignore":
+                left_out.add(column.name)
+                continue
+            home = Column(home_of(column), column.type)
+            if home.name in schema.names or _join(joined, target, home, policies, stored) is not None:
+                raise SchemaChangedError(
+                    f"{changed_type(table, column, unlike)}, and the column {home.name}, which "
+                    "schema_changes='lenient' gives to its values, is there with another content: rename that column"
+                )
+            moved[column.name] = home.name
+        adaptations[schema] = Adaptation(frozenset(left_out), moved)
+    if policies.type == "lenient":
+        adaptations = {
+            schema: replace(each, emptied=_emptied(joined, target, schema, each.moved))
+            for schema, each in adaptations.items()
+        }
+    return TableSchema(tuple(joined.values())), adaptations
+
+
+def _join(
+    joined: dict[str, Column],
+    target: Mapping[str, ColumnType],
+    column: Column,
+    policies: ChangePolicies,
+    stored: Callable[[ColumnType], ColumnType],
+) -> ColumnType | None:
+    """Give `joined` a type that holds the values of a column too; return the type that does not allow it."""
+    before = joined.get(column.name)
+    # Only these policies keep the column of the table; the others alter it or fail.
+    known = target.get(column.name) if policies.keeps_other_types else None
+    if known is not None and known.kind is Kind.OTHER:
+        joined[column.name] = column
+        return None
+    if known is not None and wider_type(known, stored(column.type)) is None:
+        return known
+    if before is None:
+        joined[column.name] = column
+    elif (wider := wider_type(before.type, column.type)) is not None:
+        joined[column.name] = msgspec.structs.replace(column, type=wider)
+    else:
+        return before.type
+    return None
+
+
+def _emptied(
+    joined: dict[str, Column], target: Mapping[str, ColumnType], schema: TableSchema, moved: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Return for each column of a schema the columns that have older values of it; they are in `joined` afterwards."""
+    own, emptied = set(schema.names), {}
+    for name in schema.names:
+        homes = [name, *(f"{name}__{each}" for each in _HOMES if f"{name}__{each}" not in own)]
+        others = [
+            each for each in homes if each != moved.get(name, name) and (each in joined or each in target)
+        ]
+        for each in others:
+            joined.setdefault(each, Column(each, target.get(each) or joined[each].type))
+        if others:
+            emptied[name] = tuple(others)
+    return emptied
+
+
+def home_of(column: Column) -> str:
+    """Return the name of the column for values that the column of the target cannot have, such as ``price__string``."""
+    return f"{column.name}__{_home(column.type)}"
+
+
+def _home(type_: ColumnType) -> str:
+    if type_.kind is Kind.ARRAY and type_.element is not None:
+        return f"array_{type_.element.kind.value.lower()}"
+    return type_.kind.value.lower()
+
+
+_HOMES = tuple(f"{part}{kind.value.lower()}" for part in ("", "array_") for kind in Kind)
+
+
+def _remedy(column: Column) -> str:
+    if column.key_position:
+        return "a column of the primary key cannot be left out: write to another table, with a snapshot"
+    return "set schema_changes='ignore', which leaves the column as it is"
 
 
 def wider_type(known: ColumnType, new: ColumnType) -> ColumnType | None:

@@ -192,6 +192,39 @@ def test_new_and_wider_columns_follow_the_policy(target: Target) -> None:
     assert target.live() == [(1, 1, None, None), (2, 2**40, 2, 3)]
 
 
+def test_values_of_another_type_get_a_column_with_lenient(database: Database) -> None:
+    text = TableSchema((SCHEMA.columns[0], Column("a", TEXT), *SCHEMA.columns[2:]))
+    target = Target(database, schema_changes=("stop", "orders=lenient"))
+    target.deliver([event(n, Op.CREATE, n, {"a": n, "b": 0, "c": 0}) for n in (1, 2)])
+    target.deliver(
+        [event(3, Op.UPDATE, 1, {"a": 7}), event(4, Op.UPDATE, 1, {"a": "seven", "b": 1}, schema=text)]
+    )
+    target.deliver([event(5, Op.UPDATE, 2, {"b": 2}, schema=text)])
+    target.deliver([event(6, Op.CREATE, 3, {"a": "x", "b": 3, "c": 3}, schema=text)])
+    target.deliver([event(7, Op.UPDATE, 3, {"a": 3})])
+    rows = [(1, None, 1, 0, "seven"), (2, 2, 2, 0, None), (3, 3, 3, 3, None)]
+    assert target.live(columns="k, a, b, c, a__string") == rows
+
+
+def test_a_type_that_the_user_chose_takes_every_value_with_lenient(database: Database) -> None:
+    database.execute("create table orders (k bigint primary key, a varchar(20), b bigint, c bigint)")
+    text = TableSchema((SCHEMA.columns[0], Column("a", TEXT), *SCHEMA.columns[2:]))
+    target = Target(database, schema_changes="lenient")
+    target.deliver([event(1, Op.CREATE, 1, {"a": 1}), event(2, Op.CREATE, 2, {"a": "x"}, schema=text)])
+    assert target.live() == [(1, "1", None, None), (2, "x", None, None)]
+
+
+def test_another_key_of_the_source_is_refused_before_rows_are_written(target: Target) -> None:
+    target.deliver([event(1, Op.CREATE, 1, {"a": 1})])
+    other = TableSchema(
+        (Column("k", SCHEMA.columns[0].type), msgspec.structs.replace(SCHEMA.columns[1], key_position=1))
+    )
+    change = msgspec.structs.replace(event(2, Op.CREATE, 2, {"a": 2}, schema=other), key={"a": 2})
+    with pytest.raises(SqlTargetError, match=r'unique constraint on \("a"\), the key columns of the source'):
+        target.deliver([change])
+    assert target.live(columns="k, a") == [(1, 1)]
+
+
 def test_tombstones_are_removed_after_the_horizon(database: Database) -> None:
     target = Target(database, tombstone_seconds=100)
     second = 10**9

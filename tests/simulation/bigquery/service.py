@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from penstock.event import TableSchema
+from penstock.event.schema_policies import ChangePolicies
 from penstock.io.bigquery.columns import Field, field_of
 from penstock.io.bigquery.errors import (
     BigQueryTargetError,
@@ -128,7 +129,7 @@ class Process:
     def create_log(self, table: str) -> None:
         self.request(lambda: self.service.tables.setdefault(table, []))
 
-    def replica(self, table: str, schema: TableSchema) -> tuple[Field, ...]:
+    def replica(self, table: str, schema: TableSchema, policies: ChangePolicies) -> tuple[Field, ...]:
         def altered() -> tuple[Field, ...]:
             known = self.service.schemas.setdefault(table, {})
             known.update((column.name, field_of(column.name, column.type)) for column in schema)

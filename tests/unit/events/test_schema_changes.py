@@ -11,20 +11,25 @@ from penstock.event.schema_changes import (
     plan_schema_change,
     wider_type,
 )
+from penstock.event.schema_policies import ChangePolicies, policies_of
 
 INT32, INT64, TEXT = ColumnType(Kind.INT32), ColumnType(Kind.INT64), ColumnType(Kind.STRING)
 _INTS32, _INTS64 = ColumnType(Kind.ARRAY, element=INT32), ColumnType(Kind.ARRAY, element=INT64)
 SCHEMA = TableSchema((Column("id", INT64, False, 1), Column("name", TEXT)))
 
 
+def of(*entries: str) -> ChangePolicies:
+    return policies_of(entries, "public", "t")
+
+
 def test_evolve_adds_new_columns_and_widens_old_ones() -> None:
-    change = plan_schema_change("t", {"id": INT32}, SCHEMA, "evolve")
+    change = plan_schema_change("t", {"id": INT32}, SCHEMA, of("evolve"))
     assert change == SchemaChange((SCHEMA.columns[1],), (SCHEMA.columns[0],))
     assert change.alters
 
 
 def test_ignore_leaves_the_target_as_it_is() -> None:
-    change = plan_schema_change("t", {"id": INT32}, SCHEMA, "ignore")
+    change = plan_schema_change("t", {"id": INT32}, SCHEMA, of("ignore"))
     assert change == SchemaChange(ignored=frozenset({"name"}))
     assert not change.alters
 
@@ -32,20 +37,20 @@ def test_ignore_leaves_the_target_as_it_is() -> None:
 @pytest.mark.parametrize("target", [{"id": INT64}, {"id": INT32, "name": TEXT}])
 def test_stop_refuses_new_columns_and_wider_types(target: dict[str, ColumnType]) -> None:
     with pytest.raises(SchemaChangedError, match="schema_changes='stop'"):
-        plan_schema_change("t", target, SCHEMA, "stop")
+        plan_schema_change("t", target, SCHEMA, of("stop"))
 
 
 def test_narrower_and_dropped_columns_of_the_source_alter_nothing() -> None:
     target = {"id": INT64, "name": TEXT, "gone": TEXT}
     narrower = TableSchema((Column("id", INT32, False, 1), Column("name", TEXT)))
     for policy in ("evolve", "ignore", "stop"):
-        assert plan_schema_change("t", target, narrower, policy) == SchemaChange()  # type: ignore[arg-type]
+        assert plan_schema_change("t", target, narrower, of(policy)) == SchemaChange()
 
 
 def test_another_type_is_an_error_except_where_changes_are_ignored() -> None:
     with pytest.raises(SchemaChangedError, match="column name of table t changed from INT64 to STRING"):
-        plan_schema_change("t", {"id": INT64, "name": INT64}, SCHEMA, "evolve")
-    assert plan_schema_change("t", {"id": INT64, "name": INT64}, SCHEMA, "ignore") == SchemaChange()
+        plan_schema_change("t", {"id": INT64, "name": INT64}, SCHEMA, of("evolve"))
+    assert plan_schema_change("t", {"id": INT64, "name": INT64}, SCHEMA, of("ignore")) == SchemaChange()
 
 
 def _decimal(precision: int | None, scale: int | None) -> ColumnType:

@@ -36,7 +36,7 @@ def test_the_default_of_a_parameter_is_that_of_the_sink(name: str, kind: SinkKin
         shown = templates()[f"{source}-to-{name}"].parameters
         for argument in kind.arguments():
             default = known[argument].default
-            if default in (inspect.Parameter.empty, None, {}):
+            if default in (inspect.Parameter.empty, None, {}, ()):
                 assert shown[kind.parameter(argument)].default is None
             else:
                 assert shown[kind.parameter(argument)].default == default

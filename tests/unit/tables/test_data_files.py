@@ -23,6 +23,7 @@ from penstock.event import ChangeEvent, ColumnType, Kind, Source
 from penstock.event.change_rows import change_row_schema, change_rows
 from penstock.event.model import NO_COLUMNS, TableSchema
 from penstock.event.schema_changes import SchemaChangedError
+from penstock.event.schema_policies import EVOLVE
 from penstock.io.columnar.arrow_rows import columns_of_arrow
 from penstock.io.columnar.data_files import SHARDS, DataFile, bucket_of_table, manifest
 from penstock.io.columnar.log_shape import fits, fitted, shape_after, source_columns
@@ -369,7 +370,7 @@ def test_a_file_fits_if_its_fields_are_the_first_ones_of_the_table_with_equal_ty
 
 def test_the_columns_of_a_table_keep_their_order_and_gain_new_ones_at_the_end() -> None:
     other = schema_of({"id": Kind.INT64}, note=Kind.STRING, n=Kind.INT64)
-    shape = shape_after("t", plain(SMALL), [plain(other)], ORDERS, "evolve")
+    shape = shape_after("t", plain(SMALL), [plain(other)], ORDERS, EVOLVE)
     assert [(each.name, each.type.kind) for each in source_columns(shape.columns)] == [
         ("id", Kind.INT64),
         ("n", Kind.INT64),
@@ -383,7 +384,7 @@ def test_the_columns_of_a_table_keep_their_order_and_gain_new_ones_at_the_end() 
 
 
 def test_a_table_that_was_made_for_a_truncate_gains_the_images() -> None:
-    shape = shape_after("t", plain(NO_COLUMNS), [plain(SMALL)], ORDERS, "evolve")
+    shape = shape_after("t", plain(NO_COLUMNS), [plain(SMALL)], ORDERS, EVOLVE)
     assert shape.columns.names == ("op", "timestamp", "metadata", "key", "before", "after")
 
 

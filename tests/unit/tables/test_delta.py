@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -217,6 +218,55 @@ def test_the_policy_ignore_leaves_new_columns_out(tmp_path: Path, mode: Any):
     publish(target, [event_of(schema, after={"id": 2, "n": 2, "extra": "x"}, timestamp=2 * 10**9)], 3)
     assert rows(tmp_path / "t", "after.n" if mode == "log" else "n", "true") == [(1,), (2,)]
     assert "extra" not in DeltaTable(tmp_path / "t").schema().to_json()
+
+
+def other_types() -> list[list[ChangeEvent]]:
+    """Two rows in two epochs: `n` becomes text, in the second one a number again. The second row stays a number."""
+    number = schema_of({"id": Kind.INT64}, n=Kind.INT32)
+    text = schema_of({"id": Kind.INT64}, n=Kind.STRING)
+
+    def change(schema: Any, op: Op, id_: int, n: Any, second: int) -> ChangeEvent:
+        return event_of(schema, op, after={"id": id_, "n": n}, timestamp=second * 10**9)
+
+    return [
+        [change(number, Op.CREATE, id_, id_, id_) for id_ in (1, 2)],
+        [change(number, Op.UPDATE, 1, 7, 3), change(text, Op.UPDATE, 1, "seven", 4)],
+        [change(text, Op.CREATE, 3, "three", 5)],
+        [change(number, Op.UPDATE, 3, 3, 6)],
+    ]
+
+
+def test_the_policy_lenient_gives_values_of_another_type_a_column(tmp_path: Path):
+    target = DeltaTarget(str(tmp_path / "t"), "current", ("evolve", "type=lenient"))
+    expected = [
+        [(1, 1), (2, 2)],
+        [(1, None, "seven"), (2, 2, None)],
+        [(1, None, "seven"), (2, 2, None), (3, None, "three")],
+        [(1, None, "seven"), (2, 2, None), (3, 3, None)],
+    ]
+    for number, (events, left) in enumerate(zip(other_types(), expected, strict=True), 2):
+        publish(target, events, number)
+        assert rows(tmp_path / "t", "id, n" + ", n__string" * (number > 2)) == left
+
+
+def test_a_policy_holds_for_its_tables_only(tmp_path: Path):
+    first, second = two_widths()
+    target = DeltaTarget(f"{tmp_path}/{{table}}", "current", ("evolve", f"{first.source.table}=stop"))
+    publish(target, [first], 2)
+    other = type(first.source)("postgresql", schema="public", table="other")
+    publish(target, [msgspec.structs.replace(each, source=other) for each in two_widths()], 3)
+    assert rows(tmp_path / "other", "id, n, extra") == [(1, 1, None), (2, 1 << 40, "x")]
+    with pytest.raises(SchemaChangedError, match="extra"):
+        publish(target, [second], 4)
+
+
+def test_a_policy_that_delta_cannot_keep_is_refused_before_the_start(tmp_path: Path):
+    with pytest.raises(
+        UsageError, match="a Delta table with mode=log cannot keep type=lenient: add type=stop"
+    ):
+        WriteToDelta(tmp_path / "t", mode="log", schema_changes="lenient")
+    with pytest.raises(UsageError, match="cannot keep drop=evolve: add drop=ignore"):
+        WriteToDelta(tmp_path / "t", schema_changes=["evolve", "drop=evolve"])
 
 
 def test_two_tables_of_a_source_need_two_tables_of_the_target(tmp_path: Path):

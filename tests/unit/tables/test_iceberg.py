@@ -22,7 +22,7 @@ from penstock.io.iceberg.target import IcebergTarget
 from penstock.io.staging import LedgerConflictError, TargetUnavailableError
 from tests.unit.formats.events import event_of, schema_of
 from tests.unit.tables.histories import Writer, split
-from tests.unit.tables.test_delta import batches, deletion, epoch, two_widths
+from tests.unit.tables.test_delta import batches, deletion, epoch, other_types, two_widths
 
 
 @pytest.fixture
@@ -183,6 +183,15 @@ def test_the_policy_ignore_leaves_new_columns_out(properties, mode: Any):
     assert rows(properties, "after.n" if mode == "log" else "n", "true") == [(1,), (2,)]
     table = load_catalog("test", **properties).load_table("shop.t")
     assert "extra" not in str(table.schema())
+
+
+@pytest.mark.parametrize("mode", ["current", "history"])
+def test_the_policy_lenient_gives_values_of_another_type_a_column(properties, mode: Any):
+    target = target_of(properties, mode, "lenient")
+    for number, events in enumerate(other_types(), 2):
+        publish(target, events, number)
+    where = "not _penstock_deleted" if mode == "current" else "_penstock_valid_to is null"
+    assert rows(properties, "id, n, n__string", where) == [(1, None, "seven"), (2, 2, None), (3, 3, None)]
 
 
 def test_credentials_of_the_catalogue_are_not_shown():
