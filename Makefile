@@ -18,7 +18,7 @@ FAST := tests/unit -m "not slow" $(SHARED)
 # and the test modules: a third of all CPU time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run quickstart test check campaign mutants evidence matrix lint types bench site dist lock clean help
+.PHONY: run quickstart test long check campaign mutants evidence matrix lint types bench site dist lock clean help
 .DEFAULT_GOAL := help
 
 help:       ## what there is
@@ -30,8 +30,11 @@ run: $(READY_FOR_DEMO)  ## the demo: Spanner (emulator or simulated), Spark, a k
 quickstart: $(READY_FOR_DEMO)  ## penstock quickstart: the same in short, on a simulated database (about a minute)
 	$(BIN)/penstock quickstart $(ARGS)
 
-test: $(READY)      ## every test (20 minutes on two cores)
+test: $(READY)      ## the tests (ten minutes on two cores)
 	$(BIN)/python -m pytest $(SHARED) $(ARGS)
+
+long: $(READY)      ## the long tests, which CI runs too: pipelines that are killed again and again (ten minutes more)
+	PENSTOCK_LONG=1 $(BIN)/python -m pytest $(SHARED) $(ARGS)
 
 check: lint         ## lint and the unit tests (two to three minutes)
 	$(BIN)/python -m pytest $(FAST) $(ARGS)

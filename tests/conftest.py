@@ -8,8 +8,9 @@ and in a campaign. Elsewhere such tests are left out if an emulator is missing, 
 many and how to get the emulators. Tests in a browser (marker `browser`) and with Prometheus (marker `prometheus`) are
 left out wherever it is missing.
 
-The marker `campaign` is for a second representative of a claim. `make campaign` runs such a test, and so does a command
-that names its file or the test itself.
+The marker `long` is for a test that takes a core for half a minute, such as a pipeline that is killed several times:
+`make long` runs it, and CI does after `make test`. The marker `campaign` is for a second representative of a claim:
+`make campaign` runs it. A command that names the file of such a test, or the test itself, runs it too.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tools import browser, prometheus
 from tools.evidence import EVIDENCE, commit, folder
 
 CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "") not in ("", "0")
+LONG = os.environ.get("PENSTOCK_LONG", "") not in ("", "0")
 
 # Their names begin with Test, but they are no tests; pytest would warn in each module that imports them.
 TestStream.__test__ = False
@@ -103,13 +105,13 @@ def campaign() -> Campaign:
 # Last, so that the count has only tests that the options -m and -k select.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out second representatives and what this machine cannot run, and sort the others."""
+    """Leave out what another target runs and what this machine cannot run, and sort the others."""
     if not CAMPAIGN:
         named = {
             (config.invocation_params.dir / str(each).partition("::")[0]).resolve() for each in config.args
         }
         left_out = [
-            item for item in items if item.get_closest_marker("campaign") and item.path.resolve() not in named
+            item for item in items if _is_of_another_target(item) and item.path.resolve() not in named
         ]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
@@ -125,11 +127,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_place_in_the_run)
 
 
+def _is_of_another_target(item: pytest.Item) -> bool:
+    """`make test` runs what has neither marker, `make long` what has `long` alone."""
+    return bool(item.get_closest_marker("campaign")) or bool(item.get_closest_marker("long")) != LONG
+
+
 def _place_in_the_run(item: pytest.Item) -> tuple[int, int]:
     """Quick tests come first, so that failures show early. Of the slow ones the longest come first: one at the end
     would run alone, while the other core has nothing to do.
     """
-    slow = item.get_closest_marker("slow")
+    slow = item.get_closest_marker("long") or item.get_closest_marker("slow")
     if slow is None:
         return 0, sum(weight for name, weight in _WEIGHTS if item.get_closest_marker(name))
     return 1, -int(slow.kwargs.get("seconds", 0))

@@ -15,7 +15,7 @@ QUICK = ("fn-api-runner",)
 
 
 @pytest.mark.spark
-@pytest.mark.slow(seconds=35)
+@pytest.mark.long(seconds=35)
 def test_beams_suites_fail_exactly_where_the_page_says(campaign: Any, tmp_path: Path) -> None:
     recorded = json.loads(EVIDENCE.read_text("utf-8"))["suites"]
     chosen = list(recorded) if campaign.full else QUICK

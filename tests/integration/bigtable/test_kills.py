@@ -23,7 +23,7 @@ from tests.integration.bigtable.files import (
     rfc3339,
 )
 
-pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow(seconds=50)]
+pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.long(seconds=50)]
 
 
 def test_kills_under_churn_lose_nothing_double_nothing_and_keep_order(

@@ -14,7 +14,7 @@ from penstock_emulators.bigtable import BigtableEmulator
 from tests.integration.cli.conftest import INSTANCE, PROJECT, Program
 from tests.integration.emulators.bigtable.client import Client, set_cell
 
-pytestmark = [pytest.mark.spark, pytest.mark.emulator, pytest.mark.slow(seconds=25)]
+pytestmark = [pytest.mark.spark, pytest.mark.emulator, pytest.mark.long(seconds=25)]
 
 TEXTS = [
     "",

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from penstock.cli.commands import cli
 from penstock.compat import UTC
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=40)]
 
 
 def write_job(folder: Path, name: str, start: datetime | None = None, end: datetime | None = None) -> Path:

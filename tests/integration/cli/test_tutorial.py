@@ -60,7 +60,7 @@ def run_page(page: str, port: int, folder: Path) -> tuple[str, str]:
 
 
 @pytest.mark.campaign
-@pytest.mark.slow(seconds=50)
+@pytest.mark.long(seconds=50)
 def test_every_command_of_the_tutorial_works_in_its_order(tmp_path: Path) -> None:
     _, messages = run_page("tutorial.md", 9010, tmp_path)
     lines = [
@@ -76,7 +76,7 @@ def test_every_command_of_the_tutorial_works_in_its_order(tmp_path: Path) -> Non
     assert re.search(r"^paid: \d+$", messages, re.MULTILINE)
 
 
-@pytest.mark.slow(seconds=50)
+@pytest.mark.long(seconds=50)
 def test_every_command_of_the_tutorial_of_postgres_works_in_its_order(tmp_path: Path) -> None:
     printed, _ = run_page("tutorial-postgres.md", 54320, tmp_path)
     # The queries of the page end only when their results are the expected ones.

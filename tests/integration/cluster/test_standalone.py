@@ -32,7 +32,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 from tools.environments import VERSIONS, install_command
 from tools.matrix.__main__ import interpreter
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=45)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=45)]
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "tests" / "support" / "cluster" / "counting.py"

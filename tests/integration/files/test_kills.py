@@ -23,7 +23,7 @@ from tests.integration.files.counting import AT_ONCE, PER_SECOND, START, expecte
 from tests.support.oracle.trusting import Place, TrustingReader
 from tests.support.oracle.watch import Consumer
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=50)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=50)]
 
 KEYS, SECONDS = 4, 180.0
 

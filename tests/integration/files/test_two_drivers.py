@@ -18,7 +18,7 @@ from penstock_emulators.oracle.kill import POLL_SECONDS, FileAppears, Moment, Ru
 from tests.integration.files.test_kills import SECONDS, Folders
 from tests.support.oracle.watch import Consumer
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=40)]
 
 COMMITS_OF_THE_NEWER = 20
 """More than there are between two clean-ups."""

@@ -20,7 +20,7 @@ from penstock_emulators.spanner import SpannerEmulator
 from tests.integration.formats import consumers
 from tests.integration.formats.database import INSTANCE, PROJECT, TABLES, Database
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=20)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=20)]
 
 SECONDS_A_KILL = 13.0
 OLD_AND_NEW, WHOLE = "OLD_AND_NEW_VALUES", "NEW_ROW_AND_OLD_VALUES"

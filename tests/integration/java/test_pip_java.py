@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=10)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=10)]
 
 
 def test_java_from_pip_runs_spark_where_the_machine_has_none(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A pipeline with checkpoint and output in an object store, through a proxy of faults, and with SIGKILLs.
 
 The source is generated, so the expected output is known. The proxy and the client of each cloud look from outside.
-`make test` runs S3. A campaign also runs Azure's emulator and our stand-in for Google Cloud Storage, with fewer kills.
+`make long` runs S3. A campaign also runs Azure's emulator and our stand-in for Google Cloud Storage, with fewer kills.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.object_stores.bucket import Bucket, Watcher, bucket_of
 from tests.support.object_stores.faults import FaultProxy, Faults
 from tests.support.object_stores.servers import AZURITE, GCS, MOTO, VERSITYGW, RunningServer, Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=40)]
 
 KEYS = 2
 MOMENTS = {

@@ -26,7 +26,7 @@ from tests.integration.postgres.conftest import VERSIONS, Database
 from tests.integration.postgres.test_kills import kill_python_worker
 from tests.support.waiting import drain, join, wait_for_run, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=30)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=30)]
 
 TABLES = 5
 ROWS = 3_000

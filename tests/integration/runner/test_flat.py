@@ -23,7 +23,7 @@ from apache_beam.utils.timestamp import Timestamp
 from penstock.runner import PySparkRunner
 from tests.integration.runner.sources import Endless
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=15)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=15)]
 
 KEYS_A_TURN = 20
 LEEWAY = {"files": 30, "kilobytes": 1300, "driver_mb": 12, "worker_mb": 8, "heap_mb": 24}

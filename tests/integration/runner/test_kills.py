@@ -19,7 +19,7 @@ from penstock_emulators.oracle.kill import FileAppears, Later, Moment, campaign,
 from penstock_emulators.oracle.lines import Line, read_lines
 from tests.integration.runner.programs import stateful as program
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=40)]
 
 KEYS, SECONDS = 3, 180.0
 EARLY, ON_TIME, LATE = 0, 1, 2

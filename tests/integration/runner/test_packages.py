@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=30)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=30)]
 
 PROGRAM = """
 import sys

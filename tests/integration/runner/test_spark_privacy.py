@@ -16,7 +16,7 @@ import pytest
 from penstock_emulators.server_process import free_port
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=10)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=10)]
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -26,7 +26,7 @@ from tests.support.sinks import TARGETS, TargetUnderTest
 from tests.support.sinks.refused import refusal_faults
 from tests.support.sinks.source import WRITERS, Truth, event_seconds, number_at
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=90)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=90)]
 
 KILLS, NUMBERS = int(os.environ.get("PENSTOCK_SINK_KILLS", "30")), 2_600
 """Kills of a campaign, and the statements of each of the four writers, at least."""
@@ -34,7 +34,7 @@ KINDS = (WORKER, EXECUTOR, ALL, WORKER, EXECUTOR, WORKER, EXECUTOR, DRIVER, WORK
 
 
 QUICK = "sql,delta,iceberg,kafka"
-"""The sinks of `make test`: those whose logs say until when they are complete."""
+"""The sinks of `make long`: those whose logs say until when they are complete."""
 GROUPS = ("sql", "files,spark", "delta,iceberg", "kafka", "pubsub,spanner,bigtable", "bigquery")
 """Sinks that share a pipeline of a campaign."""
 MARKERS = {

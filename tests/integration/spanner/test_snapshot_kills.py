@@ -19,7 +19,7 @@ from penstock_emulators.oracle.rules import broken_rules
 from tests.integration.spanner.conftest import INSTANCE, PROJECT, TABLES, in_a_campaign_on_both_services
 from tests.support.waiting import RUN_PATIENCE_SECONDS, drain, wait_for_run
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=25)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=25)]
 
 ROWS = 12_000
 """In each of the two tables."""

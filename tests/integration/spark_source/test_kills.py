@@ -26,7 +26,7 @@ from tests.support.oracle.change_feed import complete_batches, replay, rows_of, 
 from tests.support.spark_jvm import jvm_options
 from tests.support.waiting import join
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=90)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=90)]
 
 KEYS = 40
 PATIENCE_SECONDS = 240

@@ -25,7 +25,7 @@ from tests.integration.verify.jobs import found, job_file, running, verify
 from tests.support.waiting import wait_until
 from tests.support.writers import WriterThreads
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=60)]
 
 ROWS, PLANTED_FROM, CHANGING_FROM = 400, 1_000, 2_000
 COLUMNS = (

@@ -17,7 +17,7 @@ from penstock_emulators.oracle.lines import Line, read_lines
 from penstock_emulators.ydb import YdbEmulator
 from tests.integration.ydb.conftest import Table, Writers
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=35)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=35)]
 
 SECONDS_A_KILL = 16.0
 """A start and the commits before a kill, on a busy machine. On an idle one half of it is enough."""

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import struct
 import time
 import uuid
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from penstock.errors import UsageError
-from penstock.event import ChangeEvent, Kind, Op, Version
-from penstock.io.columnar import upkeep
-from penstock.io.delta import WriteToDelta, table_log, vector_commit
+from penstock.event import Version
+from penstock.io.delta import WriteToDelta, table_log
 from penstock.io.delta.deletion_vectors import (
     Vector,
     created_ms,
@@ -37,81 +34,26 @@ from penstock.io.delta.deletion_vectors import (
     vectors_of,
 )
 from penstock.io.delta.folder import LocalFolder
-from penstock.io.delta.snapshot_files import SnapshotFiles
 from penstock.io.delta.table_log import Action, AddedFile, LogState, RemovedFile, encoded
-from penstock.io.delta.target import DeltaTarget
 from penstock.io.delta.vector_cleanup import milliseconds
 from penstock.io.delta.vector_commit import VectorCommit
 from penstock.io.staging import TargetUnavailableError
-from tests.unit.formats.events import event_of, schema_of
-from tests.unit.tables import histories
-from tests.unit.tables.histories import Writer
+from tests.unit.tables.lakes import DeltaLake, published, update
 from tests.unit.tables.test_delta import publish
-from tests.unit.tables.test_iceberg_deletes import read_columns, update
 from tests.unit.tables.test_snapshot_rows import row, rows
 
 ENABLED = "delta.enableDeletionVectors"
 LIVE, VALID = "not _penstock_deleted", "_penstock_valid_to is null"
 
 
-class Lake:
-    """A Delta table `t`, and the sink that writes it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "t"
-
-    def driver(self, mode: Any = "current", **options: Any) -> Any:
-        options = {"deletion_vectors": True, "tombstone_seconds": 1000, **options}
-        return DeltaTarget(str(self.path), mode, "evolve", **options)
-
-    def table(self) -> DeltaTable:
-        return DeltaTable(self.path)
-
-    def read(self, where: str = LIVE, columns: str = "id, amount", version: int | None = None) -> Any:
-        table = DeltaTable(self.path, version=version)
-        return pa.table(QueryBuilder().register("t", table).execute(f"select {columns} from t where {where}"))
-
-    def found(self, *columns: str, where: str = LIVE) -> list[tuple[Any, ...]]:
-        read = self.read(where, ", ".join(columns or ("id", "amount")))
-        return sorted(tuple(each.values()) for each in read.to_pylist())
-
-    def files(self) -> list[AddedFile]:
-        folder = LocalFolder(str(self.path))
-        return SnapshotFiles(str(self.path), self.table(), folder).stored
-
-    def entry(self, version: int | None = None) -> list[dict[str, Any]]:
-        """Return the actions of a version, or of the newest one."""
-        number = self.table().version() if version is None else version
-        text = (self.path / "_delta_log" / f"{number:020d}.json").read_text()
-        return [json.loads(line) for line in text.splitlines()]
-
-    def operations(self) -> list[str]:
-        return [str(each["operation"]) for each in reversed(self.table().history())]
-
-    def vectors(self) -> set[str]:
-        return {each.name for each in (self.path / "_penstock_vectors").glob("*.bin")}
+@pytest.fixture
+def lake(tmp_path: Path) -> DeltaLake:
+    return DeltaLake(tmp_path)
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits that a history of some rows reaches."""
-    monkeypatch.setattr(vector_commit, "GROUP_ROWS", 3)
-    monkeypatch.setattr(upkeep, "GROUP_ROWS", 4)
-    monkeypatch.setattr(upkeep, "TOGETHER", 3)
-    monkeypatch.setattr(upkeep, "WORN_ROWS", 4)
-
-
-def published(
-    lake: Lake, epochs: Sequence[Sequence[ChangeEvent]], first: int = 2, mode: Any = "current", **options: Any
-) -> None:
-    driver = lake.driver(mode, **options)
-    for number, events in enumerate(epochs, first):
-        publish(driver, list(events), number)
+def small(lake: DeltaLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.low_limits(monkeypatch)
 
 
 # --- the format ---------------------------------------------------------------------------------------------------
@@ -185,10 +127,10 @@ def test_a_retention_is_read(text: str, expected: int | None) -> None:
 # --- commits ------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_of_changes_adds_one_file_of_rows_and_one_of_vectors(lake: Lake) -> None:
+def test_a_commit_of_changes_adds_one_file_of_rows_and_one_of_vectors(lake: DeltaLake) -> None:
     published(lake, [rows(range(500)), [update(3, 7, 3000), update(400, 8, 3001), update(600, 9, 3002)]])
     expected = sorted([(key, {3: 7, 400: 8}.get(key, 0)) for key in range(500)] + [(600, 9)])
-    assert lake.found() == expected
+    assert lake.rows() == expected
     assert lake.operations() == ["CREATE TABLE", "WRITE", "MERGE"]
     entry = lake.entry()
     adds = [each["add"] for each in entry if "add" in each]
@@ -200,7 +142,7 @@ def test_a_commit_of_changes_adds_one_file_of_rows_and_one_of_vectors(lake: Lake
     assert lake.table().transaction_version("sink/job") == (1 << 32) + 3
 
 
-def test_a_table_gets_property_and_feature_with_its_first_vectors(lake: Lake) -> None:
+def test_a_table_gets_property_and_feature_with_its_first_vectors(lake: DeltaLake) -> None:
     published(lake, [rows(range(5)), rows([7])])
     assert lake.table().protocol().min_reader_version == 1
     published(lake, [[update(3, 7, 3000)]], first=4)
@@ -210,25 +152,25 @@ def test_a_table_gets_property_and_feature_with_its_first_vectors(lake: Lake) ->
     assert lake.table().metadata().configuration == {ENABLED: "true"}
     published(lake, [[update(4, 8, 4000)]], first=5, deletion_vectors=False)
     assert sum(each.deletion_vector is not None for each in lake.files()) == 1
-    assert lake.found() == [(0, 0), (1, 0), (2, 0), (3, 7), (4, 8), (7, 0)]
+    assert lake.rows() == [(0, 0), (1, 0), (2, 0), (3, 7), (4, 8), (7, 0)]
 
 
 @pytest.mark.parametrize("value", ["false", None])
-def test_the_property_of_the_table_decides(lake: Lake, value: str | None) -> None:
+def test_the_property_of_the_table_decides(lake: DeltaLake, value: str | None) -> None:
     published(lake, [rows(range(5))])
     if value:
         lake.table().alter.set_table_properties({ENABLED: value})
     published(lake, [[update(3, 7, 3000)]], first=3, deletion_vectors=value is not None)
     assert all(each.deletion_vector is None for each in lake.files())
-    assert lake.found() == [(0, 0), (1, 0), (2, 0), (3, 7), (4, 0)]
+    assert lake.rows() == [(0, 0), (1, 0), (2, 0), (3, 7), (4, 0)]
 
 
-def test_tables_with_partitions_and_rules_are_merged(lake: Lake) -> None:
+def test_tables_with_partitions_and_rules_are_merged(lake: DeltaLake) -> None:
     published(lake, [rows(range(5))])
     lake.table().alter.add_constraint({"small": "amount < 100"})
     published(lake, [[update(3, 7, 3000)]], first=3)
     assert all(each.deletion_vector is None for each in lake.files())
-    assert lake.found() == [(0, 0), (1, 0), (2, 0), (3, 7), (4, 0)]
+    assert lake.rows() == [(0, 0), (1, 0), (2, 0), (3, 7), (4, 0)]
 
 
 def test_a_log_has_no_deletion_vectors() -> None:
@@ -236,105 +178,27 @@ def test_a_log_has_no_deletion_vectors() -> None:
         WriteToDelta("/t", mode="log", deletion_vectors=True)
 
 
-@pytest.mark.parametrize("mode", ["current", "history"])
-@pytest.mark.usefixtures("small")
-def test_tables_with_upkeep_are_the_table_of_the_source_after_every_epoch(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, mode: Any
-) -> None:
-    monkeypatch.setattr(histories, "KEYS", 20)
-    writer, rng = Writer(7), random.Random(7)
-    driver, sent = lake.driver(mode), []
-    for number in range(2, 26):
-        events = writer.changes(rng.randint(3, 12))
-        late = rng.sample(sent, min(len(sent), 2))
-        publish(driver, late + events, number)
-        publish(driver, events, number)
-        sent += events
-        expected = [each[:3] for each in writer.current()]
-        assert lake.found("id", "name", "amount", where=LIVE if mode == "current" else VALID) == expected
-    assert "OPTIMIZE" in lake.operations()
-    assert any(each.deletion_vector is not None for each in lake.files())
-    assert len(lake.files()) < 16
-
-
-@pytest.mark.usefixtures("small")
-def test_the_upkeep_changes_no_row_of_a_history(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    events = [[update(key, number, 1000 * number) for key in range(number % 4, 9)] for number in range(2, 12)]
-    published(lake, events, mode="history")
-    kept = Lake(lake.path)
-    kept.path = lake.path.parent / "kept"
-    monkeypatch.setattr(vector_commit, "files_to_rewrite", lambda files: [])
-    published(kept, events, mode="history")
-    names = "id, amount, _penstock_version, _penstock_valid_to, _penstock_ended_by"
-    everything = [each.read("true", names).to_pylist() for each in (lake, kept)]
-    assert len(lake.files()) < len(kept.files())
-    assert sorted(map(str, everything[0])) == sorted(map(str, everything[1]))
-
-
-def test_a_file_whose_rows_are_all_replaced_is_removed(lake: Lake) -> None:
-    published(lake, [rows(range(4)), [update(9, 1, 3000)]])
-    first = min(lake.files(), key=lambda each: each.modification_time).path
-    epochs = [[update(0, 1, 4000), update(1, 1, 4001)], [update(2, 1, 5000), update(3, 1, 5001)]]
-    published(lake, epochs, first=4)
-    assert first not in {each.path for each in lake.files()}
-    assert all(each.deletion_vector is None for each in lake.files())
-    assert lake.found() == [(0, 1), (1, 1), (2, 1), (3, 1), (9, 1)]
-
-
-def test_a_truncate_removes_files_and_newer_rows_stay(lake: Lake) -> None:
-    truncate = update(0, 0, 3000, op=Op.TRUNCATE)
-    published(lake, [rows(range(50)), [update(1, 7, 5000)], [truncate]])
-    assert lake.found() == [(1, 7)]
-    assert len(lake.files()) == 1
-
-
-def test_tombstones_are_removed_when_they_are_older_than_their_age(lake: Lake) -> None:
-    schema = schema_of({"id": Kind.INT64}, n=Kind.INT32)
-    at = [(1, 5000), (2, 5995), (3, 6004), (4, 6015)]
-    deletes = [
-        event_of(schema, Op.DELETE, before={"id": key, "n": 1}, timestamp=second * 10**9)
-        for key, second in at
-    ]
-    published(lake, [deletes[:2], deletes[2:3]])
-    assert lake.found("id", where="_penstock_deleted") == [(1,), (2,), (3,)]
-    published(lake, [deletes[3:]], first=4)
-    assert lake.found("id", where="_penstock_deleted") == [(2,), (3,), (4,)]
-
-
-@pytest.mark.parametrize("mode", ["current", "history"])
-def test_columns_are_added_and_become_wider_in_files_with_vectors(lake: Lake, mode: Any) -> None:
-    narrow = schema_of({"id": Kind.INT64}, n=Kind.INT32)
-    wide = schema_of({"id": Kind.INT64}, n=Kind.INT64, extra=Kind.STRING)
-    first = [event_of(narrow, after={"id": key, "n": key}, timestamp=10**9 + key) for key in range(4)]
-    second = event_of(narrow, Op.UPDATE, after={"id": 1, "n": 5}, timestamp=2 * 10**9)
-    third = event_of(wide, Op.UPDATE, after={"id": 2, "n": 1 << 40, "extra": "x"}, timestamp=3 * 10**9)
-    published(lake, [first, [second], [third]], mode=mode)
-    where = LIVE if mode == "current" else VALID
-    found = lake.found("id", "n", "extra", where=where)
-    assert found == [(0, 0, None), (1, 5, None), (2, 1 << 40, "x"), (3, 3, None)]
-
-
 # --- other writers ------------------------------------------------------------------------------------------------
 
 
-def test_merges_deletes_and_compactions_of_another_program_stay(lake: Lake) -> None:
+def test_merges_deletes_and_compactions_of_another_program_stay(lake: DeltaLake) -> None:
     published(lake, [rows(range(20)), [update(3, 7, 3000), update(4, 7, 3001)]])
     lake.table().delete("id = 5")
     published(lake, [[update(6, 8, 4000), update(3, 9, 4001)]], first=4)
     lake.table().optimize.compact()
     assert len(lake.files()) == 1
     published(lake, [[update(7, 9, 5000)]], first=5)
-    changes = lake.read("id = 8", "*").cast(pa.schema(lake.table().schema().to_arrow()))
+    changes = lake.read(["*"], "id = 8").cast(pa.schema(lake.table().schema().to_arrow()))
     changes = changes.set_column(changes.column_names.index("amount"), "amount", pa.array([99], pa.int64()))
     merge = lake.table().merge(changes, "t.id = s.id", source_alias="s", target_alias="t")
     merge.when_matched_update_all().execute()
     published(lake, [[update(9, 9, 6000)]], first=6)
     changed = {3: 9, 4: 7, 6: 8, 7: 9, 8: 99, 9: 9}
-    assert lake.found() == [(key, changed.get(key, 0)) for key in range(20) if key != 5]
+    assert lake.rows() == [(key, changed.get(key, 0)) for key in range(20) if key != 5]
 
 
 def test_a_commit_that_another_writer_comes_before_writes_nothing(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = lake.driver()
     publish(driver, rows(range(9)), 2)
@@ -342,15 +206,15 @@ def test_a_commit_that_another_writer_comes_before_writes_nothing(
 
     def other_writer(self: LocalFolder, name: str, content: bytes) -> bool:
         monkeypatch.setattr(LocalFolder, "put_entry", original)
-        write_deltalake(lake.path, lake.read("id = 1", "*").slice(0, 0), mode="append")
+        write_deltalake(lake.path, lake.read(["*"], "id = 1").slice(0, 0), mode="append")
         return original(self, name, content)
 
     monkeypatch.setattr(LocalFolder, "put_entry", other_writer)
     with pytest.raises(TargetUnavailableError, match="another writer"):
         publish(driver, [update(3, 7, 3000)], 3)
-    assert lake.found() == [(key, 0) for key in range(9)]
+    assert lake.rows() == [(key, 0) for key in range(9)]
     publish(driver, [update(3, 7, 3000)], 3)
-    assert lake.found() == [(key, 7 if key == 3 else 0) for key in range(9)]
+    assert lake.rows() == [(key, 7 if key == 3 else 0) for key in range(9)]
 
 
 class Steps:
@@ -377,7 +241,7 @@ class Steps:
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", ["create", "sync", "put_entry", "read"])
 def test_a_driver_that_dies_at_any_step_repeats_nothing_and_loses_nothing(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, call: str, after: bool
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch, call: str, after: bool
 ) -> None:
     epochs = [[update(key, n, 1000 * n) for key in range(n, n + 3)] for n in range(2, 9)]
     steps = Steps(getattr(LocalFolder, call), after)
@@ -393,73 +257,15 @@ def test_a_driver_that_dies_at_any_step_repeats_nothing_and_loses_nothing(
             except KeyboardInterrupt:
                 continue
         steps.left = -1
-        assert lake.found() == [(key, min(key, number)) for key in range(2, number + 3)]
+        assert lake.rows() == [(key, min(key, number)) for key in range(2, number + 3)]
     assert steps.deaths
-
-
-@pytest.mark.usefixtures("small")
-def test_the_upkeep_that_meets_another_commit_is_left_out_and_the_epoch_stays(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events = [[update(key, number, 1000 * number) for key in (number, number + 1)] for number in range(2, 8)]
-    original, met = vector_commit.rows_of_new_files, []
-
-    def other_writer(*arguments: Any) -> Any:
-        write_deltalake(lake.path, lake.read("id = 2", "*"), mode="append")
-        met.append(arguments)
-        return original(*arguments)
-
-    monkeypatch.setattr(vector_commit, "rows_of_new_files", other_writer)
-    driver = lake.driver()
-    for number, some in enumerate(events, 2):
-        try:
-            publish(driver, some, number)
-        except TargetUnavailableError:
-            publish(driver, some, number)
-        if met:
-            break
-    assert met
-    assert sorted(set(lake.found())) == [(key, min(key, number)) for key in range(2, number + 2)]
 
 
 # --- what is read -------------------------------------------------------------------------------------------------
 
 
-def test_files_that_cannot_have_a_changed_key_are_not_opened(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    published(lake, [rows(range(100, 200)), rows(range(300, 400))])
-    opened: list[str] = []
-    original = SnapshotFiles.opened
-
-    def watched(self: SnapshotFiles, file: AddedFile) -> Any:
-        opened.append(file.path)
-        return original(self, file)
-
-    monkeypatch.setattr(SnapshotFiles, "opened", watched)
-    published(lake, [[update(350, 1, 3000)]], first=4)
-    assert len(opened) == 1
-    assert (350, 1) in lake.found()
-
-
-def test_a_whole_row_is_written_after_a_look_at_the_keys_only(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    published(lake, [rows(range(100))])
-    read = read_columns(monkeypatch)
-    published(lake, [[update(50, 1, 3000)]], first=3)
-    assert set(read) == {("_penstock_key",)}
-
-
-def test_an_older_change_leaves_the_row_and_its_place(lake: Lake) -> None:
-    published(lake, [[update(key, 5, 1500 + 500 * key) for key in range(4)]])
-    published(lake, [[update(2, 1, 2400), update(3, 6, 4000)]], first=3)
-    assert lake.found() == [(0, 5), (1, 5), (2, 5), (3, 6)]
-    assert [each.deletion_vector.cardinality for each in lake.files() if each.deletion_vector] == [1]
-
-
 def test_an_epoch_reads_the_entries_of_the_log_since_the_last_one(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published(lake, [rows(range(9)), [update(1, 1, 3000)], [update(2, 1, 4000)], [update(3, 1, 4001)]])
     read: list[str] = []
@@ -474,20 +280,20 @@ def test_an_epoch_reads_the_entries_of_the_log_since_the_last_one(
     assert read == [table_log.entry_name(4)]
     table_log._known.clear()
     published(lake, [[update(5, 1, 6000)]], first=7)
-    assert lake.found() == [(key, 1 if 0 < key < 6 else 0) for key in range(9)]
+    assert lake.rows() == [(key, 1 if 0 < key < 6 else 0) for key in range(9)]
 
 
-def test_another_table_in_the_same_folder_is_not_taken_for_the_first_one(lake: Lake) -> None:
+def test_another_table_in_the_same_folder_is_not_taken_for_the_first_one(lake: DeltaLake) -> None:
     published(lake, [rows(range(9)), [update(1, 1, 3000)]])
     lake.path.rename(lake.path.parent / "old")
     published(lake, [rows(range(3)), [update(1, 5, 3000)], [update(2, 5, 4000)]])
-    assert lake.found() == [(0, 0), (1, 5), (2, 5)]
+    assert lake.rows() == [(0, 0), (1, 5), (2, 5)]
 
 
 # --- the log and the vectors --------------------------------------------------------------------------------------
 
 
-def test_checkpoints_are_made_in_their_interval_and_vectors_survive_them(lake: Lake) -> None:
+def test_checkpoints_are_made_in_their_interval_and_vectors_survive_them(lake: DeltaLake) -> None:
     driver = lake.driver()
     publish(driver, rows(range(30)), 2)
     lake.table().alter.set_table_properties({"delta.checkpointInterval": "5"})
@@ -499,20 +305,20 @@ def test_checkpoints_are_made_in_their_interval_and_vectors_survive_them(lake: L
     assert checkpoints == list(range(4, lake.table().version() + 1, 5))
     table_log._known.clear()
     publish(lake.driver(), [update(16, 16, 16_000)], 16)
-    assert lake.found() == [(key, key if 3 <= key <= 16 else 0) for key in range(30)]
+    assert lake.rows() == [(key, key if 3 <= key <= 16 else 0) for key in range(30)]
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_vacuum_leaves_vectors_that_are_used(lake: Lake, full: bool) -> None:
+def test_a_vacuum_leaves_vectors_that_are_used(lake: DeltaLake, full: bool) -> None:
     published(lake, [rows(range(9)), [update(1, 1, 3000)], [update(2, 1, 4000)]])
     lake.table().vacuum(0, dry_run=False, enforce_retention_duration=False, full=full)
-    assert lake.found() == [(key, 1 if key in (1, 2) else 0) for key in range(9)]
+    assert lake.rows() == [(key, 1 if key in (1, 2) else 0) for key in range(9)]
     published(lake, [[update(3, 1, 5000)]], first=5)
-    assert lake.found() == [(key, 1 if key in (1, 2, 3) else 0) for key in range(9)]
+    assert lake.rows() == [(key, 1 if key in (1, 2, 3) else 0) for key in range(9)]
 
 
 def test_vectors_that_no_version_needs_any_more_are_deleted(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = lake.driver()
     publish(driver, rows(range(30)), 2)
@@ -531,10 +337,10 @@ def test_vectors_that_no_version_needs_any_more_are_deleted(
     for number in range(12, 18):
         publish(driver, [update(number, number, 1000 * number)], number)
     assert len(lake.vectors()) < 6
-    assert lake.found() == [(key, key if 3 <= key <= 17 else 0) for key in range(30)]
+    assert lake.rows() == [(key, key if 3 <= key <= 17 else 0) for key in range(30)]
 
 
-def test_a_mark_and_the_keys_of_a_snapshot_are_kept_with_vectors(lake: Lake) -> None:
+def test_a_mark_and_the_keys_of_a_snapshot_are_kept_with_vectors(lake: DeltaLake) -> None:
     driver = lake.driver()
     publish(driver, rows(range(5)), 2)
     publish(driver, [update(1, 1, 3000)], 3)

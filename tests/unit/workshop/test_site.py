@@ -58,7 +58,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.long(seconds=20)
 def test_the_reference_has_every_public_name_with_its_docstring(site: Path) -> None:
     missing = []
     for package in packages():
@@ -73,7 +73,7 @@ def test_the_reference_has_every_public_name_with_its_docstring(site: Path) -> N
     assert "<td><code>change_stream</code></td>" in spanner  # an argument that the transform inherits
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.long(seconds=20)
 def test_the_site_opens_with_the_pictures_and_can_be_searched(site: Path) -> None:
     home = (site / "index.html").read_text("utf-8")
     pictures = re.findall(r'<img [^>]*src="([^"]+)"', home)
