@@ -9,6 +9,7 @@ from penstock.io.change_streams.coders import FrontierCoder
 from penstock.io.change_streams.incremental.channels import Channel, TableChannel, channels_of
 from penstock.io.change_streams.incremental.frontier import IncrementalFrontier, Lost, Merged, Renewed
 from penstock.io.change_streams.incremental.merge import SnapshotSource, StreamMerge
+from penstock.io.change_streams.incremental.new_tables import KnownTables, NewTablesChannel
 from penstock.io.change_streams.incremental.options import NEVER, WHEN_NEEDED, initial_request
 from penstock.io.change_streams.incremental.prefetch import MergePool
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
@@ -34,6 +35,12 @@ class IncrementalSource(Protocol):
         Only a source with the option `signal_table` needs it.
         """
 
+    def known_tables(self, element: Any) -> KnownTables:
+        """Ask the service which tables there are. Only a source with the option `new_tables` needs it."""
+
+    def reads_table(self, table: str) -> bool:
+        """Return whether the pipeline reads a table. Only a source with the option `new_tables` needs it."""
+
     def stream_from_now(self, element: Any) -> Any:
         """Return a new frontier of the change stream, which begins now. It asks the service."""
 
@@ -51,12 +58,12 @@ class IncrementalKind(StreamKind):
     def _is_wanted(self) -> bool:
         # A runner that only rebalances or decodes may use a DoFn without settings.
         options = None if self._fn._settings is None else self._fn._settings.snapshots
-        return options is not None and (options.takes_signals or options.snapshot == WHEN_NEEDED)
+        return options is not None and options.may_begin
 
-    def prepared(self, frontier: Any) -> Any:
+    def prepared(self, frontier: Any, progress: SnapshotProgress | None = None) -> Any:
         # A dealt part cannot know whether another part has the snapshots: they are added when all are joined.
         if isinstance(frontier, self._fn.frontier_type) and not frontier.dealt and self._is_wanted:
-            return IncrementalFrontier(frontier, SnapshotProgress())
+            return IncrementalFrontier(frontier, progress or SnapshotProgress())
         return frontier
 
     def first(self, frontier: Any) -> Any:
@@ -90,6 +97,8 @@ class IncrementalKind(StreamKind):
             found = channels_of(options)
             if options.signal_table:
                 found.append(TableChannel(source.signal_rows(element, options.signal_table), lambda: None))
+            if options.reads_new_tables:
+                found.append(NewTablesChannel(lambda: source.known_tables(element), source.reads_table))
             return found
 
         def make(frontier: IncrementalFrontier) -> StreamMerge:

@@ -82,6 +82,9 @@ class SignalTableOptions(SignalOptions):
     layout. It is polled."""
     parallel_tables: Annotated[int, Accepts(minimum=1, maximum=16)] = 2
     """Number of tables that an incremental snapshot reads at the same time."""
+    new_tables: Annotated[str, Accepts(choices=("stream", "snapshot"), example="snapshot")] = "stream"
+    """What is read of a table that joins what the pipeline reads, while it runs or is stopped. With stream, its changes
+    from then on. With snapshot, also the rows that it had before, once, as an incremental snapshot."""
 
 
 @options

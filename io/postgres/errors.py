@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import ChangeStreamError, PositionLostError, SetupError
+from penstock.io.change_streams.incremental.engine import TableGoneError
 from penstock.io.change_streams.status import UnreachableError, first_line
 
 _RETRYABLE = frozenset(
@@ -99,6 +100,6 @@ _KNOWN: dict[tuple[str, str], tuple[type[ChangeStreamError], str]] = {
         "the server does not write what logical decoding needs. Set wal_level = logical and restart it",
     ),
     ("58P01", "requested WAL segment"): _INVALIDATED,
-    ("42P01", ""): (SetupError, "a relation does not exist"),
+    ("42P01", ""): (TableGoneError, "a table does not exist"),
     ("55P03", ""): (LockedError, "a lock is held by another session"),
 }

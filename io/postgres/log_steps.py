@@ -7,7 +7,7 @@ rows of tables: initial ones before the log is opened, others between the change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import PositionLostError
@@ -17,6 +17,7 @@ from penstock.io.change_streams.partition_stream import PendingStep
 from penstock.io.postgres.log_decoder import UnknownPrepared
 from penstock.io.postgres.position import Position, ReadView
 from penstock.io.postgres.record import LogRecord, format_lsn
+from penstock.io.postgres.schema_watch import Look
 from penstock.io.postgres.transactions import Step, TransactionEnd
 
 MAX_IN_STEP = 8
@@ -55,6 +56,7 @@ class Merge(Protocol):
     def reopened(self) -> None: ...
     def begin_again(self) -> None: ...
     def note(self, record: LogRecord, timestamp: int, lsn: int) -> list[Any] | None: ...
+    def follow_tables(self, joined: Mapping[str, str], left: Sequence[str], id_: str) -> None: ...
     @property
     def is_unfinished(self) -> bool: ...
     def advance(self, lsn: int, timestamp: int, *, at_end: bool) -> Sequence[Any]: ...
@@ -187,6 +189,16 @@ class LogSteps:
             return record.lsn < position.lsn
         start = record.transaction.commit_lsn
         return start < position.lsn or record.sequence <= position.claimed
+
+    def looked(self, look: Look) -> None:
+        """Note what the published tables are now.
+
+        The position of the next step gets both the tables and the request for the rows of those that joined, so a
+        checkpoint has both or none of them: the rows are requested once.
+        """
+        self.position = self.position._replace(published=look.published)
+        if self.merge is not None and (look.joined or look.left):
+            self.merge.follow_tables(look.joined, look.left, f"new_tables-{format_lsn(self.position.lsn)}")
 
     # Snapshots.
 

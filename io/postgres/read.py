@@ -121,9 +121,16 @@ class ReadPostgresFn(ReadChangeStreamFn):
         self._client(stream)  # compares the stream with the program's
         shards = {shard.slot: shard for shard in stream.shards}
         servers = {slot: self.open_server(shard) for slot, shard in shards.items()}
-        repair = repair_of(settings.snapshots, several_slots=bool(stream.further))
+        options = settings.snapshots
+        repair = repair_of(options, several_slots=bool(stream.further))
         watches = {
-            slot: SchemaWatch(servers[slot].published, shard.short_name, settings.selection, repair)
+            slot: SchemaWatch(
+                servers[slot].published,
+                shard.short_name,
+                settings.selection,
+                repair,
+                reads_new_tables=options.reads_new_tables,
+            )
             for slot, shard in shards.items()
         }
 
@@ -166,7 +173,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
                         # Of a preview, `free_slot_problems` tells it in other words.
                         create_slot=connection.create_slot or connection.preview,
                         renew_slot=options.snapshot == WHEN_NEEDED,
-                        reads_tables=options.snapshot != NEVER,
+                        reads_tables=options.snapshot != NEVER or options.reads_new_tables,
                         streaming=connection.streaming,
                     )
                 except ChangeStreamError as error:
@@ -261,7 +268,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
 def _has_snapshots(settings: PostgresSettings, position: Position) -> bool:
     """Whether a snapshot can begin, or is not finished."""
     options = settings.snapshots
-    wanted = options.takes_signals or options.snapshot != NEVER
+    wanted = options.may_begin or options.snapshot != NEVER
     return wanted or bool(position.snapshots.snapshots) or position.initial is not None
 
 
@@ -341,7 +348,7 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
     def reads_snapshots(self) -> bool:
         """Whether rows of tables may come between the changes."""
         options = self._settings.snapshots
-        return bool(options.takes_signals or options.snapshot != NEVER)
+        return bool(options.may_begin or options.snapshot != NEVER)
 
     def for_preview(self) -> Self:
         """Return a copy that leaves no trace: the slot must exist and does not move; see the base class."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 from zlib import compress, decompress
 
 import msgspec
@@ -33,7 +33,11 @@ select relation.oid::int8, namespace.nspname, relation.relname, relation.relispa
        (select coalesce(jsonb_agg(jsonb_build_array(attnum, attname, atthasmissing
                           or (atthasdef and attgenerated = '') or attidentity <> '') order by attnum), '[]')
         from pg_attribute where attrelid = relation.oid and attnum > 0 and not attisdropped
-          and case when published.columns is null then attgenerated = '' else published.columns ? attname::text end)
+          and case when published.columns is null then attgenerated = '' else published.columns ? attname::text end),
+       case when relation.relkind = 'p' then
+         (select coalesce(jsonb_agg(relid::oid::int8 order by relid::oid), '[]')
+          from pg_partition_tree(relation.oid) where isleaf) else '[]' end,
+       exists (select from pg_publication where pubname = any(%(publications)s) and puballtables)
 from (select schemaname, tablename, jsonb_agg(name) filter (where name is not null) as columns
       from pg_publication_tables tables
       left join lateral jsonb_array_elements_text(to_jsonb(tables) -> 'attnames') name on true
@@ -53,7 +57,14 @@ class PublishedColumn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PublishedTable(msgspec.Struct, frozen=True, array_like=True):
-    """`is_automatic`: the publication does not list it by name. `numbers`: how many columns it has had so far."""
+    """One table.
+
+    Args:
+        is_automatic: the publication does not list it by name.
+        numbers: how many columns it has had so far.
+        partitions: object ids of its partitions, if they are published under its name.
+        is_for_all: a publication is FOR ALL TABLES, so a table is published from its creation on.
+    """
 
     oid: int
     schema: str
@@ -62,6 +73,8 @@ class PublishedTable(msgspec.Struct, frozen=True, array_like=True):
     is_automatic: bool
     numbers: int
     columns: tuple[PublishedColumn, ...]
+    partitions: tuple[int, ...] = ()
+    is_for_all: bool = False
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
@@ -87,46 +100,122 @@ class Published(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.json.decode(decompress(b64decode(packed)), type=cls)
 
 
-def differences(
-    before: Published,
-    now: Published,
-    publication: str,
-    repair: Callable[[str], str],
-    selection: TableSelection = EVERY_TABLE,
-) -> list[str]:
-    """Return a text for each change that the log does not show, of the tables that are selected.
+class Look(NamedTuple):
+    """What a look at the published tables tells.
 
-    `repair`: says for a table, ``schema.table``, how to send its rows again.
+    Args:
+        published: the tables, packed.
+        warnings: texts about what changed.
+        joined: by ``schema.table``, the tables whose rows from before are not in the log, and are to be read: the SQL
+            condition of these rows, empty for all rows.
+        left: tables whose changes and rows are not read any more.
     """
+
+    published: str
+    warnings: Sequence[str] = ()
+    joined: Mapping[str, str] = {}
+    left: Sequence[str] = ()
+
+
+class Differences(NamedTuple):
+    """Two states of the published tables compared, with the tables that are selected.
+
+    Args:
+        joined: tables that have rows from before, also under another name.
+        created: tables that may have such rows: they became published in the interval in which they were created.
+        attached: by table, its new partitions, whose rows from before are not in the log under the name of the table.
+        left: tables that are published no more, also under their old name.
+        same: tables before and now.
+    """
+
+    joined: tuple[PublishedTable, ...]
+    created: tuple[PublishedTable, ...]
+    attached: tuple[tuple[PublishedTable, tuple[int, ...]], ...]
+    left: tuple[PublishedTable, ...]
+    same: tuple[tuple[PublishedTable, PublishedTable], ...]
+
+
+def differences(before: Published, now: Published, selection: TableSelection = EVERY_TABLE) -> Differences:
+    """Return what joined, what left, and what is still published, of the tables that are selected."""
 
     def read(tables: Sequence[PublishedTable]) -> list[PublishedTable]:
         return [table for table in tables if selection.has(table.schema, table.name)]
 
-    known, found = {table.oid: table for table in before.tables}, list[str]()
+    known, published = (
+        {table.oid: table for table in before.tables},
+        {table.oid: table for table in now.tables},
+    )
+    joined, created, same = [], [], []
     for table in read(now.tables):
         if (old := known.get(table.oid)) is not None:
-            found += _of_table(old, table, repair)
+            same.append((old, table))
         elif not (table.is_automatic and table.oid > before.newest):
-            found.append(
-                f"{table} joined the {publication}: rows that it had before are not in the target. {repair(str(table))}"
+            joined.append(table)
+        # FOR ALL TABLES publishes a table from its first row on. A table of a schema may have been filled in another
+        # schema, and a partition before it was attached.
+        elif not table.is_for_all:
+            created.append(table)
+    joined += [new for old, new in same if str(old) != str(new)]
+    attached = [
+        (new, more)
+        for old, new in same
+        if new not in joined and (more := tuple(sorted(set(new.partitions) - set(old.partitions))))
+    ]
+    left = [
+        table
+        for table in read(before.tables)
+        if table.oid not in published or str(published[table.oid]) != str(table)
+    ]
+    return Differences(tuple(joined), tuple(created), tuple(attached), tuple(left), tuple(same))
+
+
+def unread_rows(found: Differences) -> dict[str, str]:
+    """Return the tables whose rows from before are not in the log, as in `Look.joined`."""
+    rows = {str(table): "" for table in (*found.joined, *found.created)}
+    for table, partitions in found.attached:
+        rows[str(table)] = f"tableoid in ({', '.join(map(str, partitions))})"
+    return rows
+
+
+def texts_of(
+    found: Differences, publication: str, repair: Callable[[str], str], *, reads_new_tables: bool = False
+) -> list[str]:
+    """Return a text for each change that the log does not show.
+
+    Args:
+        repair: says for a table, ``schema.table``, how to send its rows again.
+        reads_new_tables: the rows of tables that joined are read without that.
+    """
+
+    def rows_of(table: PublishedTable) -> str:
+        if reads_new_tables:
+            return f"The rows of {table} are read now, between the changes"
+        return repair(str(table))
+
+    renamed = {table.oid for old, table in found.same if str(old) != str(table)}
+    texts = [
+        f"{table} joined the {publication}: rows that it had before are not in the target. {rows_of(table)}"
+        for table in found.joined
+        if table.oid not in renamed
+    ]
+    for old, new in found.same:
+        if new.oid in renamed:
+            texts.append(
+                f"{old} is called {new} now: later changes have the new name, and rows that were written before are in "
+                f"the target under the old one. {rows_of(new)}"
             )
-    published = {table.oid for table in now.tables}
+        texts += _of_columns(old, new, repair)
     # Old partitions are dropped as a routine.
-    return found + [
+    return texts + [
         f"{table} left the {publication}, or was dropped: its changes are not read any more, and the target keeps the "
         "rows that it has"
-        for table in read(before.tables)
-        if table.oid not in published and not table.is_partition
+        for table in found.left
+        if table.oid not in renamed and not table.is_partition
     ]
 
 
-def _of_table(old: PublishedTable, new: PublishedTable, repair: Callable[[str], str]) -> list[str]:
+def _of_columns(old: PublishedTable, new: PublishedTable, repair: Callable[[str], str]) -> list[str]:
     found = []
-    if str(old) != str(new):
-        found.append(
-            f"{old} is called {new} now: later changes have the new name, and rows that were written before are in the "
-            f"target under the old one. {repair(str(new))}"
-        )
     columns = {column.number: column for column in old.columns}
     for column in new.columns:
         before = columns.pop(column.number, None)
@@ -185,11 +274,15 @@ class SchemaWatch:
         selection: TableSelection,
         repair: Callable[[str], str],
         *,
+        reads_new_tables: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ask`: asks the server. `selection`: the tables that are read; changes of others are not told."""
+        """`ask`: asks the server. `selection`: the tables that are read; changes of others are not told.
+
+        `reads_new_tables`: the rows of tables that joined are to be read.
+        """
         self._ask, self._publication, self._selection, self._repair = ask, publication, selection, repair
-        self._clock = clock
+        self._clock, self._reads_new_tables = clock, reads_new_tables
         self._next = -float("inf")
         self._newest = 0
 
@@ -198,8 +291,8 @@ class SchemaWatch:
         """Whether the last look was long ago."""
         return self._clock() >= self._next
 
-    def look(self, known: str) -> tuple[str, list[str]]:
-        """Return what is known now, packed, and texts about what changed. `known`: of the last look; "" if none.
+    def look(self, known: str) -> Look:
+        """Return what is published now, and what changed. `known`: of the last look, packed; "" if none.
 
         Raises what `ask` raises; the next look is due later all the same.
         """
@@ -207,9 +300,12 @@ class SchemaWatch:
         now, newest = self._ask(), self._newest
         self._newest = now.newest
         if not known:
-            return now.pack(), []
+            return Look(now.pack())
         before = Published.unpack(known)
         if before.tables == now.tables:  # the text stays the same, and so does the position
-            return known, []
+            return Look(known)
         before = Published(max(before.newest, newest), before.tables)
-        return now.pack(), differences(before, now, self._publication, self._repair, self._selection)
+        found = differences(before, now, self._selection)
+        texts = texts_of(found, self._publication, self._repair, reads_new_tables=self._reads_new_tables)
+        joined = unread_rows(found) if self._reads_new_tables else {}
+        return Look(now.pack(), texts, joined, tuple(map(str, found.left)))

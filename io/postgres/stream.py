@@ -25,6 +25,7 @@ from penstock.io.postgres.log_steps import CaughtUp, LogSteps, Merge, row_bytes
 from penstock.io.postgres.position import Position
 from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.reopen_cost import ReopenCost
+from penstock.io.postgres.schema_watch import Look
 from penstock.io.postgres.transactions import Step
 from penstock.timestamps import NANOS
 
@@ -73,7 +74,7 @@ class Watch(Protocol):
 
     @property
     def is_due(self) -> bool: ...
-    def look(self, known: str) -> tuple[str, list[str]]: ...
+    def look(self, known: str) -> Look: ...
 
 
 class SlotStream(PartitionStream):
@@ -207,13 +208,13 @@ class SlotStream(PartitionStream):
             return
         position = self._log.position
         try:
-            published, warnings = self._watch.look(position.published)
+            look = self._watch.look(position.published)
         except (UnreachableError, ChangeStreamError) as error:
             # Reading matters more: if the server cannot be asked at all, the log cannot be read either.
             _LOGGER.debug("the published tables were not looked at: %s", error)
             return
-        self._log.position = position._replace(published=published)
-        self._new_warnings += warnings
+        self._log.looked(look)
+        self._new_warnings += look.warnings
 
     def _with_warnings(self, steps: list[PendingStep]) -> list[PendingStep]:
         if steps and self._new_warnings:

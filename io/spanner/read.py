@@ -27,7 +27,9 @@ from penstock.errors import SetupError, UsageError
 from penstock.event.model import Source
 from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
+from penstock.io.change_streams.incremental.new_tables import CHANNEL, KnownTables
 from penstock.io.change_streams.incremental.options import SnapshotOptions
+from penstock.io.change_streams.incremental.progress import SnapshotProgress
 from penstock.io.change_streams.incremental_kind import IncrementalKind
 from penstock.io.change_streams.kinds import StreamKind
 from penstock.io.change_streams.lineage import LineageEvent
@@ -157,7 +159,14 @@ class ReadSpannerFn(ReadChangeStreamFn):
         """Return the rows of a snapshot, if the stream asks for one, otherwise the change stream."""
         if stream.snapshot:
             return plan_with_retries(self, stream, lambda client: self._plan(client, stream, said))
-        return IncrementalKind(self).prepared(self._stream_frontier(stream, said))
+        progress = SnapshotProgress()
+        if self._settings.snapshots.reads_new_tables:
+            # Known from the start on: a table that joins while the rows of the others are read joins later.
+            known = self._client(stream).backoff.ask(
+                lambda: self.known_tables(stream), self._settings.limits.unavailable_seconds
+            )
+            progress = progress.with_channel(CHANNEL, known.pack())
+        return IncrementalKind(self).prepared(self._stream_frontier(stream, said), progress)
 
     def _stream_frontier(self, stream: ChangeStream, said: StreamFacts) -> Frontier:
         """Return the root partitions alone: their children are the partitions that are live at the start."""
@@ -226,6 +235,14 @@ class ReadSpannerFn(ReadChangeStreamFn):
             dialect=settings.dialect,
             emulated=settings.connection.emulated,
         )
+
+    def known_tables(self, element: ChangeStream) -> KnownTables:
+        client = scan_client(self, element)
+        return plan.known_tables(lambda sql: client.query(sql, None), element.change_stream)
+
+    def reads_table(self, table: str) -> bool:
+        selected: bool = self._settings.selection.reads_table(table)
+        return selected
 
     def signal_rows(self, element: ChangeStream, table: str) -> Callable[[], Sequence[Sequence[Any]]]:
         client = scan_client(self, element)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import queue
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from penstock.errors import SetupError
 from penstock.io.change_streams.incremental.channels import Polled
 from penstock.io.change_streams.incremental.engine import Chunk, FailedChunk, SnapshotEngine
-from penstock.io.change_streams.incremental.notifications import Notification, NotificationRecord
+from penstock.io.change_streams.incremental.notifications import (
+    Notification,
+    NotificationRecord,
+    ScanStatus,
+)
 from penstock.io.change_streams.incremental.progress import INITIAL
 from penstock.io.change_streams.incremental.worker import Resolved, SnapshotWorker
 from penstock.io.change_streams.undecodable import UndecodableRecord
@@ -40,6 +44,7 @@ class WorkerAnswers:
         self._asked = ""
         self._failed: list[FailedChunk] = []
         self._waiting: deque[Any] = deque()
+        self._new_reports: list[Notification] = []
 
     def _ask(self) -> None:
         unresolved = self._engine.progress.unresolved
@@ -49,13 +54,21 @@ class WorkerAnswers:
         for request in self._engine.requests():
             self._worker.ask(request)
 
+    def follow_tables(self, joined: Mapping[str, str], left: Sequence[str], id_: str) -> None:
+        """Request the rows of tables that joined, and read no more rows of tables that left.
+
+        `progress` has the request at once. `joined`: by table, the SQL condition of its rows, empty for all rows.
+        `id_`: of the snapshot, for reports.
+        """
+        self._new_reports += self._engine.follow(joined, left, id_)
+
     def wait(self, seconds: float) -> None:
         """Return when a thread has answered, or after `seconds`."""
         with suppress(queue.Empty):
             self._waiting.append(self._worker.answers.get(timeout=seconds))
 
     def _take_answers(self) -> list[Notification]:
-        reports: list[Notification] = []
+        reports, self._new_reports = self._new_reports, []
         self._failed = []
         while True:
             try:
@@ -68,14 +81,28 @@ class WorkerAnswers:
                 self._engine.progress = self._engine.progress.with_channel(answer.channel, answer.position)
                 for signal in answer.signals:
                     reports += self._engine.receive(signal)
+                if answer.joined or answer.left:
+                    for name in answer.joined:
+                        _LOGGER.warning(
+                            "%s joined %s: its rows are read now, between the changes", name, self._name
+                        )
+                    for name in answer.left:
+                        _LOGGER.warning(
+                            "%s left %s, or was dropped: it is not read any more", name, self._name
+                        )
+                    reports += self._engine.follow(answer.joined, answer.left, answer.channel)
             elif isinstance(answer, Resolved):
                 self._asked = ""
+                for table, (status, problem) in answer.problems.items():
+                    _LOGGER.warning("no rows of %s are read: %s: %s", table, status, problem)
                 reports += self._engine.resolve(*answer)
             else:
                 reports += self._arrived(answer)
 
     def _arrived(self, answer: Chunk | FailedChunk) -> Sequence[Notification]:
-        if isinstance(answer, FailedChunk):
+        if isinstance(answer, FailedChunk) and answer.status is ScanStatus.UNKNOWN_SCHEMA:
+            _LOGGER.warning("no more rows of %s are read: %s", answer.request.table, answer.problem)
+        elif isinstance(answer, FailedChunk):
             current = self._engine.progress.current
             if current is not None and current.kind == INITIAL:
                 raise SetupError(

@@ -7,7 +7,7 @@ malformed signal is logged and then ignored.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -28,11 +28,16 @@ _MAX_MESSAGES = 100
 
 
 class Polled(NamedTuple):
-    """New signals of a channel, and its position after them."""
+    """New signals of a channel, and its position after them.
+
+    `joined`, `left`: tables whose rows are to be read, and are not read any more; see `SnapshotProgress.followed`.
+    """
 
     channel: str
     signals: Sequence[Signal]
     position: Any
+    joined: Mapping[str, str] = {}
+    left: Sequence[str] = ()
 
 
 class Channel(Protocol):

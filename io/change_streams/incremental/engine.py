@@ -40,6 +40,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
+from penstock.errors import SetupError
 from penstock.io.change_streams.incremental.notifications import NotificationType, ScanStatus
 from penstock.io.change_streams.incremental.progress import Notifications, SnapshotProgress, Tables
 from penstock.io.change_streams.incremental.signals import Signal
@@ -104,6 +105,10 @@ class Chunk(NamedTuple):
     position: Any
     is_last: bool
     restarted: bool = False
+
+
+class TableGoneError(SetupError):
+    """The table does not exist any more, or the change stream does not have its changes any more."""
 
 
 class FailedChunk(NamedTuple):
@@ -201,6 +206,12 @@ class SnapshotEngine:
     def receive(self, signal: Signal) -> Notifications:
         """Apply a signal; return its reports, to be emitted with `progress`."""
         self.progress, reports = self.progress.receive(signal)
+        self._open_tables()
+        return reports
+
+    def follow(self, joined: Mapping[str, str], left: Sequence[str], id_: str) -> Notifications:
+        """Read the rows of tables that joined, and none of those that left; see `SnapshotProgress.followed`."""
+        self.progress, reports = self.progress.followed(joined, left, id_)
         self._open_tables()
         return reports
 

@@ -94,7 +94,7 @@ class StreamMerge(WorkerAnswers):
         self._queue: deque[_Queued] = deque()
         self._asked_at: dict[int, int] = {}
         self._hold: int | None = None
-        if options.takes_signals:
+        if options.takes_signals or options.reads_new_tables:
             worker.poll_channels({channel: _thawed(at) for channel, at in progress.channels})
 
     # Bundles.

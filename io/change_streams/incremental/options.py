@@ -11,6 +11,8 @@ from penstock.io.change_streams.options import SignalOptions, SignalTableOptions
 
 NEVER, INITIAL, WHEN_NEEDED = "never", "initial", "when_needed"
 """The values of the argument `snapshot`. True and False mean initial and never."""
+STREAM, SNAPSHOT = "stream", "snapshot"
+"""The values of the argument `new_tables`."""
 INITIAL_REQUEST = "initial"
 """The id of the snapshot that a pipeline begins with."""
 
@@ -27,6 +29,7 @@ class SnapshotOptions:
         signal_kafka: options of a Kafka consumer, as pairs, with the topic as ``topic``.
         chunk_rows: rows.
         parallel_tables: tables that are read at once.
+        new_tables: stream or snapshot: what is read of a table that joins later.
     """
 
     snapshot: str = "never"
@@ -36,6 +39,7 @@ class SnapshotOptions:
     signal_kafka: tuple[tuple[str, str], ...] = ()
     chunk_rows: int = 10_240
     parallel_tables: int = 2
+    new_tables: str = STREAM
     poll_seconds: float = 1.0
 
     def for_preview(self) -> SnapshotOptions:
@@ -49,6 +53,16 @@ class SnapshotOptions:
     def takes_signals(self) -> bool:
         """Whether a signal can come."""
         return bool(self.signal_table or self.signal_file or self.signal_folder or self.signal_kafka)
+
+    @property
+    def reads_new_tables(self) -> bool:
+        """Whether the rows of a table that joins later are read."""
+        return self.new_tables == SNAPSHOT
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether a snapshot can begin while changes are read."""
+        return self.takes_signals or self.reads_new_tables or self.snapshot == WHEN_NEEDED
 
     @classmethod
     def checked(cls, options: SignalOptions, snapshot: str | bool) -> SnapshotOptions:
@@ -71,6 +85,7 @@ class SnapshotOptions:
             parallel_tables=1
             if of_tables is None
             else whole_in_range("parallel_tables", of_tables.parallel_tables, 1, 16),
+            new_tables=STREAM if of_tables is None else _checked_new_tables(of_tables.new_tables),
         )
 
 
@@ -85,6 +100,12 @@ def checked_snapshot(snapshot: str | bool) -> str:
     if snapshot not in (NEVER, INITIAL, WHEN_NEEDED):
         raise UsageError(f"snapshot must be never, initial or when_needed, not {snapshot!r}")
     return snapshot
+
+
+def _checked_new_tables(policy: str) -> str:
+    if policy not in (STREAM, SNAPSHOT):
+        raise UsageError(f"new_tables must be {STREAM} or {SNAPSHOT}, not {policy!r}")
+    return policy
 
 
 def initial_request() -> ExecuteSnapshot:

@@ -14,9 +14,10 @@ their number (`engine.MAX_REPAIRS`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 from penstock.io.change_streams.frontier import Scan
@@ -130,6 +131,27 @@ class SnapshotProgress:
     def with_initial(self, request: ExecuteSnapshot) -> SnapshotProgress:
         """Return the progress with one initial snapshot, which replaces all other snapshots."""
         return replace(self, snapshots=(Snapshot(request, INITIAL),), paused=False)
+
+    def followed(
+        self, joined: Mapping[str, str], left: Sequence[str], id_: str
+    ) -> tuple[SnapshotProgress, Notifications]:
+        """Return the progress after tables have joined, whose rows are to be read, and others have left.
+
+        Args:
+            joined: by table, the SQL condition of its rows, empty for all rows.
+            id_: of their snapshot. If another one that is not finished has it, it gets a number.
+        """
+        progress, reports = self._stopped([re.escape(name) for name in left]) if left else (self, ())
+        if not joined:
+            return progress, reports
+        taken = {snapshot.id for snapshot in progress.snapshots}
+        ids = chain([id_], (f"{id_}-{number}" for number in count(2)))
+        request = ExecuteSnapshot(
+            next(each for each in ids if each not in taken),
+            tuple(re.escape(name) for name in joined),
+            tuple((re.escape(name), condition) for name, condition in joined.items() if condition),
+        )
+        return replace(progress, snapshots=(*progress.snapshots, Snapshot(request))), reports
 
     def receive(self, signal: Signal) -> tuple[SnapshotProgress, Notifications]:
         """Return the progress after a signal."""

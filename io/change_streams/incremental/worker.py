@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from penstock.errors import ChangeStreamError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.incremental.channels import Channel, Polled
-from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest, FailedChunk
+from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest, FailedChunk, TableGoneError
 from penstock.io.change_streams.incremental.notifications import ScanStatus
 from penstock.io.change_streams.incremental.progress import Snapshot, Tables
 from penstock.io.change_streams.status import UnreachableError
@@ -158,6 +158,10 @@ class SnapshotWorker:
                 reader.close()
                 self._backoff.failed(str(error), self._unavailable_seconds)
                 self._stopped.wait(self._backoff.remaining_pause())
+            except TableGoneError as error:
+                if isinstance(job, Snapshot):
+                    raise
+                return FailedChunk(job, ScanStatus.UNKNOWN_SCHEMA, str(error))
             except ChangeStreamError as error:
                 if self._stopped.is_set():
                     return None

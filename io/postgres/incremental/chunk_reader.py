@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from psycopg import sql
 
 from penstock.errors import ChangeStreamError
-from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest
+from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest, TableGoneError
 from penstock.io.change_streams.incremental.notifications import ScanStatus
 from penstock.io.change_streams.incremental.progress import INITIAL, Snapshot
 from penstock.io.change_streams.incremental.signals import matches
@@ -207,7 +207,7 @@ class ChunkReader:
             chunks.STATE, {"publications": list(self._stream.publications), "schema": schema, "table": name}
         )
         if not state:
-            raise ChangeStreamError(
+            raise TableGoneError(
                 f"{self._stream}: {schema}.{name} is not in the publication any more. Add it again with ALTER "
                 "PUBLICATION, or request a snapshot without it"
             )

@@ -13,7 +13,7 @@ from penstock.errors import ChangeStreamError
 from penstock.io.change_streams.incremental.answers import WorkerAnswers
 from penstock.io.change_streams.incremental.channels import signal_of_row
 from penstock.io.change_streams.incremental.engine import Chunk, FailedChunk, SnapshotEngine
-from penstock.io.change_streams.incremental.notifications import Notification
+from penstock.io.change_streams.incremental.notifications import Notification, ScanStatus
 from penstock.io.change_streams.incremental.options import SnapshotOptions, initial_request
 from penstock.io.change_streams.incremental.progress import INITIAL, SnapshotProgress
 from penstock.io.change_streams.incremental.worker import SnapshotWorker
@@ -262,7 +262,8 @@ class SnapshotMerge(WorkerAnswers):
             self._end_scan()
 
     def _arrived(self, answer: Chunk | FailedChunk) -> Sequence[Notification]:
-        if isinstance(answer, FailedChunk) and self._held.name:
+        gone = isinstance(answer, FailedChunk) and answer.status is ScanStatus.UNKNOWN_SCHEMA
+        if isinstance(answer, FailedChunk) and self._held.name and not gone:
             self._give_up(answer.problem)
             return ()
         return super()._arrived(answer)

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from penstock.errors import SetupError
-from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest, ChunkRow
+from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest, ChunkRow, TableGoneError
 from penstock.io.change_streams.incremental.notifications import ScanStatus
 from penstock.io.change_streams.incremental.progress import INITIAL, Snapshot
 from penstock.io.change_streams.incremental.signals import matches
@@ -70,7 +69,7 @@ class ChunkReader:
     def _table(self, name: str, timestamp: int) -> Table:
         table = self._watched(timestamp).get(name)
         if table is None:
-            raise SetupError(f"the change stream {self._change_stream} does not watch {name} any more")
+            raise TableGoneError(f"the change stream {self._change_stream} does not watch {name} any more")
         return table
 
     def read(self, request: ChunkRequest) -> Chunk:

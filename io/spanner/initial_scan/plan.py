@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from penstock.errors import SetupError
+from penstock.io.change_streams.incremental.new_tables import KnownTables
 from penstock.io.spanner.initial_scan.frontier import KeyRange, Table
 from penstock.suggestions import did_you_mean
 from penstock.timestamps import NANOS, format_timestamp
@@ -171,6 +172,20 @@ def watched_tables(query: Query, change_stream: str) -> tuple[Table, ...]:
             watched.append(table.read(_explicitly(columns[name])))
     # The only row of a table with an empty primary key has no column to read if none is watched.
     return tuple(table for table in watched if table.columns)
+
+
+def known_tables(query: Query, change_stream: str) -> KnownTables:
+    """Return which tables a change stream watches, at least in part, and which it does not."""
+    streams = _rows_of(query, CHANGE_STREAMS[dialect_of(query)], change_stream)
+    watches_all = any(_is_true(everything) for (everything,) in streams)
+    every = {
+        _name(schema, table)
+        for schema, table, kind in query(TABLES)
+        if kind == "BASE TABLE" and schema.lower() not in _SYSTEM_SCHEMAS
+    }
+    named = {_name(schema, table) for schema, table, _ in _rows_of(query, STREAM_TABLES, change_stream)}
+    watched = every if watches_all else every & named
+    return KnownTables(frozenset(watched), frozenset(every - watched), watches_all)
 
 
 def _explicitly(names: Collection[str]) -> Callable[[SchemaColumn], bool]:

@@ -38,7 +38,15 @@ _LEFT_OUT = (
         "snapshot",
     }
     | {"buffer_bytes", "idle_stream_seconds", "max_tasks", "max_slice_seconds", "timestampasof"}
-    | {"signal_file", "signal_folder", "signal_kafka", "signal_table", "chunk_rows", "parallel_tables"}
+    | {
+        "signal_file",
+        "signal_folder",
+        "signal_kafka",
+        "signal_table",
+        "chunk_rows",
+        "parallel_tables",
+        "new_tables",
+    }
     | REFUSED
 )
 

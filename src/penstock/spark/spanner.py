@@ -27,7 +27,15 @@ _MICRO = 1000
 """The distance between two commit timestamps, in nanoseconds."""
 _LEFT_OUT = (
     {"credentials", "snapshot", "snapshot_data_boost", "idle_stream_seconds"}
-    | {"signal_file", "signal_folder", "signal_kafka", "signal_table", "chunk_rows", "parallel_tables"}
+    | {
+        "signal_file",
+        "signal_folder",
+        "signal_kafka",
+        "signal_table",
+        "chunk_rows",
+        "parallel_tables",
+        "new_tables",
+    }
     | REFUSED
 )
 

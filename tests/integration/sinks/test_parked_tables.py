@@ -57,11 +57,19 @@ class Writers(WriterThreads):
 class Shop:
     """The tables of PostgreSQL and Delta, and the job between them."""
 
-    def __init__(self, folder: Path, database: Database, tables: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        database: Database,
+        tables: int,
+        publication: str = "for all tables",
+        **options: str,
+    ) -> None:
+        self.options = options
         self.folder, self.database, self.tables = folder, database, tables
         self.lake, self.checkpoint = folder / "lake", folder / "checkpoint"
         database.execute(*(f"create table t{n} (id int primary key, v int)" for n in range(tables)))
-        database.publish()
+        database.publish(publication)
         self.starts = 0
 
     def start(self) -> Run:
@@ -72,7 +80,7 @@ class Shop:
             "slot": self.database.slot,
             "uri": f"{self.lake}/{{table}}",
             "roll_seconds": "0",
-            "on_refused_table": "park",
+            **self.options,
         }
         sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
         options = ["--checkpoint-dir", str(self.checkpoint), "--master", "local[2,4]"]
@@ -137,7 +145,7 @@ def test_one_refused_table_is_exact_after_its_resume_and_the_others_all_the_time
 ) -> None:
     probes = 60 if tables > 5 else 3
     with PostgresServer.start(version=VERSIONS[-1]) as server:
-        shop = Shop(tmp_path, Database(server), tables)
+        shop = Shop(tmp_path, Database(server), tables, on_refused_table="park")
         run = shop.start()
         writers = Writers(shop.database.dsn, tables, pause=1.0 if tables > 5 else 0.2)
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.io.change_streams.incremental import new_tables
 from penstock.io.change_streams.incremental.notifications import NotificationRecord
 from penstock.io.change_streams.incremental.signal_folder import write_signal
 from penstock.io.spanner import DataChangeRecord
@@ -139,3 +140,29 @@ def test_a_surrogate_key_a_condition_and_a_signal_table_work(emulator: Any, new_
     ]
     statuses = {each["scanned_collection"]: each["status"] for each in ended if "status" in each}
     assert statuses == {"Accounts": "SUCCEEDED", "Orders": "SUCCEEDED", "Nothing": "UNKNOWN_SCHEMA"}
+
+
+@pytest.mark.slow
+def test_rows_of_a_table_that_joins_the_stream_are_read_once_through_crashes(
+    emulator: Any, new_database: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(new_tables, "LOOK_SECONDS", 0.0)
+    database = new_database(emulator, [*DDL[:2], "CREATE CHANGE STREAM Changes FOR Accounts"])
+    insert(database, "Orders", {key: f"old {key}" for key in range(40)})
+    transform = database.reading(new_tables="snapshot", chunk_rows=7, idle_stream_seconds=0)
+    driver = Epochs(transform.with_notifications(lambda each: each), 2)
+    driver.run(0.5)
+    database.client.update_ddl(["ALTER CHANGE STREAM Changes SET FOR Accounts, Orders"]).result(60)
+    for epoch in range(8):
+        with database.client.batch() as batch:
+            batch.insert_or_update("Orders", ["Id", "Value", "Version"], [(epoch * 9, f"new {epoch}", epoch)])
+        driver.run(0.3, crash=epoch % 2 == 0)
+    run_until_completed(driver)
+    driver.run_until(nanoseconds_of(batch.committed))
+    assert reports(driver).count("STARTED") == 1
+    assert replayed(records(driver), "Orders") == database.rows("Orders")
+    assert_rows_follow_only_what_they_see(records(driver))
+    reads = [mod.keys for each in records(driver) if each.mod_type == "READ" for mod in each.mods]
+    assert len(reads) == len(set(reads)) > 20
+    database.client.update_ddl(["ALTER CHANGE STREAM Changes SET FOR Accounts"]).result(60)
+    wait_until(lambda: driver.run(0.2) is not None and "Orders left" in caplog.text, "nobody noticed")

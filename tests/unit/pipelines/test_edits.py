@@ -63,6 +63,7 @@ OPTIONS: Mapping[str, list[Any]] = {
     "roll_seconds": [1.0, 2.0],
     "shards": [7, 9],
     "parallel_tables": [3, 5],
+    "new_tables": ["snapshot", "stream"],
 }
 """Values of each option that a job may have: one or two."""
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
+from penstock.io.change_streams.flat import FlatPosition
 from penstock.io.change_streams.incremental.options import SnapshotOptions
 from penstock.io.change_streams.status import UnreachableError
-from penstock.io.postgres.log_steps import CaughtUp
+from penstock.io.postgres.log_steps import CaughtUp, LogSteps
 from penstock.io.postgres.position import Position
 from penstock.io.postgres.schema_watch import (
     LOOK_SECONDS,
+    Differences,
+    Look,
     Published,
     PublishedColumn,
     PublishedTable,
     SchemaWatch,
     differences,
     repair_of,
+    texts_of,
+    unread_rows,
 )
 from penstock.tables import EVERY_TABLE, TableSelection
 from tests.unit.postgres.test_reader import START, Server, claim, reader
@@ -34,13 +40,15 @@ def table(oid: int = 1, name: str = "orders", *columns: tuple[Any, ...], **facts
 
 
 def changes(before: list[PublishedTable], now: list[PublishedTable], *patterns: str) -> list[str]:
-    return differences(
-        Published(100, tuple(before)),
-        Published(200, tuple(now)),
-        "publication shop",
-        FOLDER,
-        TableSelection(patterns),
-    )
+    return texts_of(compared(before, now, *patterns), "publication shop", FOLDER)
+
+
+def compared(before: list[PublishedTable], now: list[PublishedTable], *patterns: str) -> Differences:
+    return differences(Published(100, tuple(before)), Published(200, tuple(now)), TableSelection(patterns))
+
+
+def to_read(before: list[PublishedTable], now: list[PublishedTable], *patterns: str) -> dict[str, str]:
+    return unread_rows(compared(before, now, *patterns))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +102,43 @@ def test_tables_that_are_published_from_their_creation_on_lack_nothing() -> None
     assert changes([table(), table(2, "p", is_partition=True)], [table()]) == []
 
 
+def test_rows_of_a_table_that_joins_are_read_unless_the_log_has_all_of_them() -> None:
+    new = {"is_automatic": True}
+    known, old, listed = table(), table(50, "old"), table(150, "listed")
+    for_all, of_schema = table(151, "for_all", is_for_all=True, **new), table(152, "of_schema", **new)
+    now = [known, old, listed, for_all, of_schema]
+    assert to_read([known], now) == {"public.old": "", "public.listed": "", "public.of_schema": ""}
+    assert to_read([known], now, "for_all", "old") == {"public.old": ""}
+    assert to_read(now, now) == {}
+
+
+def test_a_table_with_a_new_name_joins_and_its_old_name_leaves() -> None:
+    found = compared([table()], [table(1, "sales")])
+    assert (unread_rows(found), found.left) == ({"public.sales": ""}, (table(),))
+    # A name that is not selected does not join, and the old one leaves all the same.
+    found = compared([table()], [table(1, "sales")], "orders")
+    assert (unread_rows(found), found.left) == ({}, (table(),))
+    (text,) = changes([table()], [table(1, "sales")], "orders")
+    assert text.startswith("public.orders left the publication shop, or was dropped: ")
+
+
+def test_a_partition_that_is_attached_to_a_published_table_lacks_its_rows() -> None:
+    root, more = table(1, "events", partitions=(7,)), table(1, "events", partitions=(7, 9, 8))
+    assert to_read([root], [more]) == {"public.events": "tableoid in (8, 9)"}
+    assert to_read([more], [root]) == {}
+    assert to_read([root], [table(1, "log", partitions=(7, 8))]) == {"public.log": ""}
+
+
+def test_tables_of_earlier_versions_are_not_taken_for_changed() -> None:
+    packed = table()
+    older = msgspec.json.decode(
+        msgspec.json.encode(list(msgspec.to_builtins(packed))[:7]), type=PublishedTable
+    )
+    assert older == packed
+    now = table(is_for_all=True, is_automatic=True)
+    assert (changes([older], [now]), to_read([older], [now])) == ([], {})
+
+
 def test_the_repair_is_the_one_that_the_pipeline_can_do() -> None:
     assert "INSERT INTO public.s VALUES" in repair_of(SnapshotOptions(signal_table="public.s"))("public.t")
     assert "set signal_folder" in repair_of(SnapshotOptions())("public.t")
@@ -120,12 +165,12 @@ def test_the_server_is_asked_at_the_start_and_every_minute() -> None:
         lambda: Published(1, tuple(answers.pop(0))), "publication shop", EVERY_TABLE, FOLDER, clock=clock
     )
     assert watch.is_due
-    known, texts = watch.look("")
-    assert (texts, watch.is_due) == ([], False)
+    known, texts, *_ = watch.look("")
+    assert (texts, watch.is_due) == ((), False)
     clock.now += LOOK_SECONDS
     assert watch.is_due
-    assert watch.look(known) == (known, [])
-    later, texts = watch.look(known)
+    assert watch.look(known) == Look(known)
+    later, texts, *_ = watch.look(known)
     assert later != known
     assert len(texts) == 1
 
@@ -144,6 +189,44 @@ def test_a_reader_warns_when_the_step_is_claimed_and_the_position_remembers_it(c
         assert Published.unpack(reading.position.published) == now
     finally:
         reading.stop()
+
+
+class Following:
+    """A merge that keeps what it is asked to follow."""
+
+    def __init__(self, position: Position) -> None:
+        self.progress, self.recent, self.initial = position.snapshots, (), None
+        self.waits_for_log = self.is_unfinished = False
+
+    def begin_scan(self, stopped: Any) -> bool:
+        return False
+
+    def follow_tables(self, joined: Any, left: Any, id_: str) -> None:
+        self.progress, _ = self.progress.followed(joined, left, id_)
+
+    def reopened(self) -> None: ...
+    def stop(self) -> None: ...
+    def acknowledged(self, lsn: int) -> None: ...
+    def advance(self, lsn: int, timestamp: int, *, at_end: bool = False) -> list[Any]:
+        return []
+
+
+def test_the_request_for_rows_is_in_the_same_position_as_the_table_that_joined() -> None:
+    before, now = Published(1, (table(),)), Published(2, (table(), table(2, "refunds")))
+    start = START._replace(published=before.pack())
+    watch = SchemaWatch(lambda: now, "publication shop", EVERY_TABLE, FOLDER, reads_new_tables=True)
+    log = LogSteps("slot", FlatPosition(start, 0), lambda record: True, None)
+    log.merge = Following(start)  # type: ignore[assignment]
+    log.looked(watch.look(log.position.published))
+    (step,) = log.steps([(CaughtUp(10, 10), 1)])
+    position = step[2].position
+    assert Published.unpack(position.published) == now
+    (snapshot,) = position.snapshots.snapshots
+    assert (snapshot.id, snapshot.request.tables) == ("new_tables-0/0", (r"public\.refunds",))
+    # A reader that continues at this position asks for nothing more, and one that repeats the look asks for the same.
+    again = watch.look(position.published)
+    assert (again.joined, again.left) == ({}, ())
+    assert watch.look(start.published).joined == {"public.refunds": ""}
 
 
 def test_a_look_that_fails_does_not_end_the_read() -> None:

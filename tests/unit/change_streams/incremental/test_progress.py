@@ -127,3 +127,30 @@ def test_an_estimate_of_the_rows_is_kept_and_a_document_of_an_earlier_version_ha
     assert [len(table) for table in tables] == [7, 6]
     tables[0].pop()
     assert SnapshotProgress.from_document(stored).scans[0].estimate == 0
+
+
+def test_tables_that_join_are_one_request_behind_the_others():
+    progress, reports = resolved_orders().followed({"public.a.b": "", "public.c": "x > 1"}, [], "new")
+    assert reports == ()
+    assert progress.current.id == "1"
+    request = progress.snapshots[-1].request
+    assert request == ExecuteSnapshot("new", (r"public\.a\.b", r"public\.c"), ((r"public\.c", "x > 1"),))
+    again, _ = progress.followed({"public.d": ""}, [], "new")
+    assert [snapshot.id for snapshot in again.snapshots] == ["1", "new", "new-2"]
+    third, _ = again.followed({"public.e": ""}, [], "new")
+    assert third.snapshots[-1].id == "new-3"
+
+
+def test_a_table_that_left_is_not_read_any_more_wherever_it_waits():
+    progress, _ = resolved_orders().followed({"public.c": "", "public.d": ""}, [], "new")
+    progress, reports = progress.followed({}, ["public.orders", "public.c"], "later")
+    assert [snapshot.request.tables for snapshot in progress.snapshots] == [(r"public\.d",)]
+    assert [report.type.value for report in reports] == ["TABLE_SCAN_COMPLETED", "ABORTED"]
+    rejoined, _ = progress.followed({"public.c": ""}, [], "new")
+    assert [snapshot.id for snapshot in rejoined.snapshots] == ["new", "new-2"]
+    assert resolved_orders().followed({}, [], "x") == (resolved_orders(), ())
+
+
+def resolved_orders():
+    progress, _ = SnapshotProgress().receive(ExecuteSnapshot("1", ("public.orders",)))
+    return progress.resolved("1", ["public.orders"])[0]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import SetupError
+from penstock.io.change_streams.incremental.new_tables import KnownTables
 from penstock.io.spanner.initial_scan import plan
 from penstock.io.spanner.initial_scan.frontier import KeyRange, Table
 from penstock.timestamps import NANOS
@@ -55,6 +56,14 @@ def query(sql: str) -> list[list[Any]]:
 
 def watched(stream: str) -> dict[str, tuple[str, ...]]:
     return {table.name: table.columns for table in plan.watched_tables(query, stream)}
+
+
+def test_known_tables_are_those_that_the_stream_watches_and_the_others() -> None:
+    every = frozenset(["Orders", "sales.Items", "Keys"])
+    assert plan.known_tables(query, "All") == KnownTables(every, frozenset(), True)
+    assert plan.known_tables(query, "other") == KnownTables(
+        frozenset(["Orders"]), frozenset(["sales.Items", "Keys"])
+    )
 
 
 def test_columns_are_the_key_in_its_order_and_then_the_table_s_order() -> None:

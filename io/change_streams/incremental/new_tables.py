@@ -1,0 +1,89 @@
+"""Tables that join a change stream, or leave it, for services whose stream does not tell it. Pure.
+
+The service is asked now and then which tables there are. The answer before is in the checkpoint, as the position of a
+channel, together with the request for the rows of the tables that joined: so their rows are requested once.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from zlib import compress, decompress
+
+import msgspec
+
+from penstock.io.change_streams.incremental.channels import Polled
+
+CHANNEL = "new_tables"
+"""The name of the channel."""
+LOOK_SECONDS = 60.0
+
+
+class KnownTables(msgspec.Struct, frozen=True, array_like=True):
+    """The tables of a database at one moment, by name.
+
+    Args:
+        watched: those whose changes the stream has.
+        others: those whose changes it does not have.
+        watches_all: the stream has the changes of each new table from its first row on.
+    """
+
+    watched: frozenset[str]
+    others: frozenset[str] = frozenset()
+    watches_all: bool = False
+
+    def pack(self) -> str:
+        """Return a short text, for the checkpoint."""
+        names = [sorted(self.watched), sorted(self.others), self.watches_all]
+        return b64encode(compress(msgspec.json.encode(names))).decode("ascii")
+
+    @classmethod
+    def unpack(cls, packed: str) -> KnownTables:
+        return msgspec.json.decode(decompress(b64decode(packed)), type=cls)
+
+    def joined(self, now: KnownTables) -> list[str]:
+        """Return the tables that are watched now and were not, and may have rows from before."""
+        new = now.watched - self.watched
+        # A table that did not exist has all of its rows in a stream of all tables. Other streams may have got it after
+        # its first rows.
+        return sorted(new & self.others if now.watches_all and self.watches_all else new)
+
+    def left(self, now: KnownTables) -> list[str]:
+        """Return the tables that were watched and are not any more."""
+        return sorted(self.watched - now.watched)
+
+
+class NewTablesChannel:
+    """Requests the rows of tables that joined. Its position is the `KnownTables` of the last look, packed."""
+
+    name = CHANNEL
+
+    def __init__(
+        self,
+        ask: Callable[[], KnownTables],
+        reads_table: Callable[[str], bool],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`ask`: asks the service. `reads_table`: whether the pipeline reads a table."""
+        self._ask, self._reads_table, self._clock = ask, reads_table, clock
+        self._next = -float("inf")
+
+    def poll(self, position: str | None) -> Polled | None:
+        """Return what joined and left since the last look; None if nothing did, or if the next look is not due."""
+        if self._clock() < self._next:
+            return None
+        self._next = self._clock() + LOOK_SECONDS
+        now = self._ask()
+        if (packed := now.pack()) == position:
+            return None
+        if position is None:
+            return Polled(self.name, (), packed)
+        before = KnownTables.unpack(position)
+        joined = {name: "" for name in before.joined(now) if self._reads_table(name)}
+        left = [name for name in before.left(now) if self._reads_table(name)]
+        return Polled(self.name, (), packed, joined, left)
+
+    def close(self) -> None:
+        """Do nothing: the client belongs to the source."""
