@@ -6,7 +6,7 @@ come from the log; only the key and its order, the constraints NOT NULL and the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.io.postgres import messages as log
@@ -35,12 +35,13 @@ select attribute.attname,
        (select position from unnest(key.columns) with ordinality as keys (number, position)
         where keys.number = attribute.attnum),
        (select pg_get_expr(adbin, adrelid) from pg_attrdef
-        where adrelid = attribute.attrelid and adnum = attribute.attnum and attribute.attgenerated = '')
+        where adrelid = attribute.attrelid and adnum = attribute.attnum and attribute.attgenerated = ''),
+       attribute.attnum::int4
 from relation
 join pg_attribute attribute on attribute.attrelid = relation.oid and attribute.attnum > 0 and not attribute.attisdropped
 left join key on true
 """
-"""Column, whether it is NOT NULL, its position (from 1) in the key, its default.
+"""Column, whether it is NOT NULL, its position (from 1) in the key, its default, its number.
 
 A table with several unique indexes has the first one by name, as in Debezium.
 """
@@ -59,9 +60,13 @@ _IDENTITIES = {"d": "DEFAULT", "n": "NOTHING", "f": "FULL", "i": "INDEX"}
 
 
 def describe(relation: log.Relation, columns: Sequence[tuple[Any, ...]], types: TypeCatalog) -> Table:
-    """Return the table. `columns` are the rows of `RELATION`, empty if the table was dropped since."""
+    """Return the table. `columns` are the rows of `RELATION`, empty if the table was dropped since.
+
+    Recorded rows may lack the number.
+    """
     # By name, because the log has no numbers of columns. A column that was renamed or dropped since is not found.
-    known = {name: (not_null, position, default) for name, not_null, position, default in columns}
+    known = {name: (not_null, position, default) for name, not_null, position, default, *_ in columns}
+    numbers = _numbers(relation, {name: number for name, _, _, _, *rest in columns for number in rest})
     # Under FULL the log marks every column as a part of the identity, which says nothing about the key.
     full = relation.replica_identity == "f"
     keys = {name: position for name, (_, position, _) in known.items() if position is not None}
@@ -85,7 +90,20 @@ def describe(relation: log.Relation, columns: Sequence[tuple[Any, ...]], types: 
                 keys.get(column.name),
                 not known[column.name][0] if column.name in known else None,
                 known[column.name][2] if column.name in known else None,
+                numbers.get(column.name),
             )
             for column in relation.columns
         ),
     )
+
+
+def _numbers(relation: log.Relation, numbers: Mapping[str, int]) -> dict[str, int]:
+    """Return the numbers of the columns by name; none if the catalogue shows that names were changed since.
+
+    The log has columns in the order of their numbers. It does not show a column that was dropped since, whose name
+    another new column has by now.
+    """
+    found = [numbers.get(column.name, 0) for column in relation.columns]
+    if 0 in found or found != sorted(found):
+        return {}
+    return {column.name: number for column, number in zip(relation.columns, found, strict=True)}

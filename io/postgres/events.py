@@ -234,7 +234,9 @@ def table_schema(table: Table) -> TableSchema:
     """Return the columns of a table for the event model."""
     return TableSchema(
         tuple(
-            Column(column.name, column.type, column.nullable, column.key_position, column.default)
+            Column(
+                column.name, column.type, column.nullable, column.key_position, column.default, column.number
+            )
             for column in table.columns
         )
     )

@@ -46,6 +46,7 @@ class TableColumn(msgspec.Struct, frozen=True, array_like=True):
             a unique index that holds no NULL), None outside of it.
         nullable: None if the catalogue no longer has the column.
         default: the expression of the default.
+        number: which a rename keeps; None if the catalogue has other columns by now.
     """
 
     name: str
@@ -55,6 +56,7 @@ class TableColumn(msgspec.Struct, frozen=True, array_like=True):
     key_position: int | None = None
     nullable: bool | None = None
     default: str | None = None
+    number: int | None = None
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import psycopg
 
+from penstock.event.column_numbers import ColumnMoves, NumberedColumn, Numbers, column_moves
 from penstock.event.column_types import ColumnType
-from penstock.event.model import TableSchema
+from penstock.event.model import Source, TableSchema
 from penstock.event.schema_changes import plan_schema_change
 from penstock.event.schema_policies import ChangePolicies
 from penstock.io.sql.errors import SqlTargetError
 from penstock.io.sql.statements import (
+    COLUMNS,
     COMPLETE,
     META,
     TRUNCATIONS,
@@ -21,6 +25,7 @@ from penstock.io.sql.statements import (
     TargetTable,
     add_meta_columns,
     create_bookkeeping,
+    create_columns,
     create_complete,
     create_log,
     create_replica,
@@ -28,7 +33,7 @@ from penstock.io.sql.statements import (
     quote,
     stored_type,
 )
-from penstock.io.sql.values import sql_type
+from penstock.io.sql.values import json_text, sql_type
 
 _COLUMNS = """
 select a.attname, format_type(a.atttypid, a.atttypmod), not a.attnotnull
@@ -78,6 +83,61 @@ class Catalog:
     def types(self, name: TableName) -> dict[str, ColumnType]:
         """Return the types of the columns of a table; none if it is missing. OTHER: the user chose the type."""
         return {column: stored_type(each.sql) for column, each in columns_of(self.session, name).items()}
+
+    def follow(
+        self,
+        name: TableName,
+        source: Source,
+        schemas: Sequence[tuple[str, TableSchema]],
+        policies: ChangePolicies,
+    ) -> ColumnMoves:
+        """Rename and drop columns as the numbers of the source's columns say; return what was done.
+
+        `schemas`: see `column_moves`.
+
+        Raises:
+            SchemaChangedError: the policy does not allow it.
+        """
+        if self._exists(COLUMNS) is None:
+            self._change(create_columns(self.schema))
+        with self.session.transaction():
+            self.session.execute(_LOCK)
+            # Shards that write rows hold these entries: they see the columns that they have prepared for.
+            known = self.numbers(name, source, "for update")
+            target = frozenset(columns_of(self.session, name))
+            moves = column_moves(
+                str(name), known, target, schemas, policies, has_numbers=source.system == "postgresql"
+            )
+            for old, new in moves.renamed.items():
+                _check_names(name, [new])
+                self.session.execute(f"alter table {name} rename column {quote(old)} to {quote(new)}")
+            for column in moves.dropped:
+                self.session.execute(f"alter table {name} drop column {quote(column)}")
+            for number, named in moves.known.items():
+                if known.get(number) != named:
+                    self.session.execute(
+                        f"insert into {TableName(self.schema, COLUMNS)} values (%s, %s, %s, %s, %s, %s) on conflict "
+                        "(table_name, source, number) do update set name = excluded.name, since = excluded.since, "
+                        "former = excluded.former",
+                        (
+                            name.table,
+                            _source_of(source),
+                            number,
+                            named.name,
+                            named.since,
+                            json_text(named.former),
+                        ),
+                    )
+        return moves
+
+    def numbers(self, name: TableName, source: Source, lock: str) -> Numbers:
+        """Return the columns of the source that a table has, by number, and lock these entries."""
+        rows = self.session.execute(
+            f"select number, name, since, former from {TableName(self.schema, COLUMNS)} where table_name = %s "
+            f"and source = %s order by number {lock}",
+            (name.table, _source_of(source)),
+        )
+        return {number: msgspec.convert(rest, NumberedColumn) for number, *rest in rows.fetchall()}
 
     def replica(self, name: TableName, schema: TableSchema, policies: ChangePolicies) -> TargetTable:
         """Return a replica table that takes rows of `schema`, after it was created or altered as the policy allows.
@@ -155,6 +215,11 @@ class Catalog:
         with self.session.transaction():
             self.session.execute(_LOCK)
             self.session.execute(statement)
+
+
+def _source_of(source: Source) -> str:
+    # Columns of several databases that have one target are numbered by each of them.
+    return f"{source.server}/{source.database}/{source.qualified_table}"
 
 
 def columns_of(session: psycopg.Connection[Any], name: TableName) -> dict[str, TargetColumn]:

@@ -16,8 +16,8 @@ ABILITIES: Abilities = {
     "widen": ("evolve", "lenient", "ignore", "stop"),
     "type": ("lenient", "ignore", "stop"),
     "narrow": ("lenient", "ignore", "stop"),
-    "drop": ("lenient", "ignore"),
-    "rename": ("lenient",),
+    "drop": ("evolve", "lenient", "ignore", "stop"),
+    "rename": ("evolve", "lenient", "stop"),
     "nullability": ("lenient", "ignore"),
     "key": ("stop",),
 }

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import groupby
 from typing import Any
 
 import psycopg
 
+from penstock.event.column_numbers import Numbers, adapted_by_number, follows_numbers
 from penstock.event.column_types import ColumnType, Kind
-from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema
+from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import (
     NotReplicableError,
     RowChange,
@@ -48,6 +49,7 @@ from penstock.io.staging.delivery import (
     Refusal,
     RefusalError,
     Sent,
+    TargetUnavailableError,
     is_delivered,
 )
 from penstock.io.staging.table_sources import TableSources
@@ -79,15 +81,31 @@ _PURGE_PART = 100
 class _KnownTable:
     """A table that is ready for rows with the columns `joined`, which all schemas seen so far have.
 
-    `adaptations`: how rows of a schema are written, if the policy for other types is *lenient*; else empty.
+    `adaptations`: how rows of a schema are written, if the policy for other types is *lenient*; else empty. `names`:
+    how they are written under the names that the target has, and their schema then, if columns are followed by their
+    `numbers` in `source`; else empty.
     """
 
-    joined: TableSchema
-    target: TargetTable
-    adaptations: Mapping[TableSchema, Adaptation]
+    joined: TableSchema = NO_COLUMNS
+    target: TargetTable | None = None
+    adaptations: Mapping[TableSchema, Adaptation] = field(default_factory=dict)
+    names: Mapping[TableSchema, tuple[Adaptation, TableSchema]] = field(default_factory=dict)
+    source: Source | None = None
+    numbers: Numbers = field(default_factory=dict)
+    numbered: Mapping[TableSchema, TableSchema] = field(default_factory=dict)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.target is not None
 
 
-_UNKNOWN_TABLE = _KnownTable(NO_COLUMNS, TargetTable(TableName("", ""), (), ()), {})
+_UNKNOWN_TABLE = _KnownTable()
+_MAX_STALE = 100
+"""How often a batch begins again because other shards have renamed columns."""
+
+
+class _StaleColumnsError(Exception):
+    """Another shard has renamed or dropped columns of a table since it was prepared."""
 
 
 class RowFaultError(ValueError):
@@ -118,15 +136,19 @@ class SqlSender:
         """Write the batch; see `Sender.send`."""
         batch = list(events)
         with self._errors():
-            # Change the table before the transaction of the rows begins. If this transaction had written the table, an
-            # ALTER would wait for the other shards, and they for it.
-            self._prepare(batch)
             self._ledger.create_entry(delivery.writer)
-            try:
-                return self._send(delivery, batch)
-            except psycopg.errors.LockNotAvailable:
-                self._ledger.end_paused(delivery.writer)
-                raise
+            for _ in range(_MAX_STALE):
+                # Change the table before the transaction of the rows begins. If this transaction had written the
+                # table, an ALTER would wait for the other shards, and they for it.
+                self._prepare(batch)
+                try:
+                    return self._send(delivery, batch)
+                except _StaleColumnsError:
+                    continue
+                except psycopg.errors.LockNotAvailable:
+                    self._ledger.end_paused(delivery.writer)
+                    raise
+        raise TargetUnavailableError(f"{self._target.name}: other shards rename columns all the time")
 
     def mark_complete(self, job: str, sink: str, record: int, until_us: int) -> None:
         """Set the time until which the target is complete; see `penstock.publish.MarksComplete`."""
@@ -144,6 +166,7 @@ class SqlSender:
             entry, refused = self._ledger.lock(delivery.writer)
             if is_delivered(entry, delivery):
                 return Sent(refused)
+            self._check_numbers(batch)
             # A constraint that is checked at the commit would make the batch fail without telling the row.
             self._session.execute("set constraints all immediate")
             refused = tuple(self._write(batch, 0, delivery.shards == 1))
@@ -159,51 +182,90 @@ class SqlSender:
             for name in dict.fromkeys(map(self._target.table_of, events)):
                 if name not in self._tables:
                     self._catalog.log(name)
-                    self._tables[name] = _KnownTable(NO_COLUMNS, TargetTable(name, (), ()), {})
+                    self._tables[name] = _KnownTable(target=TargetTable(name, (), ()))
             return
         for event in events:
             if event.source.table:
                 self._sources.check(self._target.table_of(event), event.source)
         for name, (source, schemas) in self._schemas(events).items():
-            known = self._tables.get(name, _UNKNOWN_TABLE)
             policies = policies_of(self._target.schema_changes, source.schema, source.table)
-            # The server converts the text of a value to the type of its column, so types are compared only for this.
-            if policies.type == "lenient":
-                if not schemas.keys() <= known.adaptations.keys():
-                    every = list(dict.fromkeys((*known.adaptations, *schemas)))
-                    self._tables[name] = self._with_homes(name, every, policies)
-                continue
-            merged = reduce(merged_schema, schemas, known.joined)
-            if known is _UNKNOWN_TABLE or merged != known.joined:
-                self._tables[name] = _KnownTable(merged, self._catalog.replica(name, merged, policies), {})
+            known = self._tables.get(name, _UNKNOWN_TABLE)
+            if follows_numbers(policies):
+                known = self._follow(name, source, schemas, known, policies)
+            of_names = [named for _, named in known.names.values()]
+            self._tables[name] = self._fit(name, of_names or list(schemas), known, policies)
 
-    def _with_homes(
-        self, name: TableName, schemas: Sequence[TableSchema], policies: ChangePolicies
+    def _follow(
+        self,
+        name: TableName,
+        source: Source,
+        schemas: Mapping[TableSchema, Version],
+        known: _KnownTable,
+        policies: ChangePolicies,
     ) -> _KnownTable:
-        """Create and alter a table for rows of all these schemas, in their order; see `one_schema`."""
-        types = self._catalog.types(name)
-        joined, adaptations = one_schema(
-            str(name), types, schemas, policies, lambda each: stored_type(sql_type(each))
-        )
-        return _KnownTable(joined, self._catalog.replica(name, joined, policies), adaptations)
+        """Rename and drop columns of a table; return what is known of it then. `schemas` with their lowest versions."""
+        versions = [(encode_version(version), schema) for schema, version in schemas.items()]
+        moves = self._catalog.follow(name, source, versions, policies)
+        # Schemas of earlier batches too: more of them may wait.
+        numbered = {**known.numbered, **moves.numbered}
+        # Columns may have other names now.
+        known = known if moves.known == known.numbers else _UNKNOWN_TABLE
+        names = {schema: adapted_by_number(moves.known, each, policies) for schema, each in numbered.items()}
+        return replace(known, source=source, numbers=moves.known, numbered=numbered, names=names)
+
+    def _fit(
+        self, name: TableName, schemas: Sequence[TableSchema], known: _KnownTable, policies: ChangePolicies
+    ) -> _KnownTable:
+        """Create and alter a table for rows of further schemas."""
+        # The server converts the text of a value to the type of its column, so types are compared only for this.
+        if policies.type == "lenient":
+            if known.is_ready and set(schemas) <= known.adaptations.keys():
+                return known
+            every = list(dict.fromkeys((*known.adaptations, *schemas)))
+            types = self._catalog.types(name)
+            joined, adaptations = one_schema(
+                str(name), types, every, policies, lambda each: stored_type(sql_type(each))
+            )
+        else:
+            joined, adaptations = reduce(merged_schema, schemas, known.joined), {}
+            if known.is_ready and joined == known.joined:
+                return known
+        target = self._catalog.replica(name, joined, policies)
+        return replace(known, joined=joined, target=target, adaptations=adaptations)
 
     def _schemas(
         self, events: Sequence[ChangeEvent]
-    ) -> dict[TableName, tuple[Source, dict[TableSchema, None]]]:
-        """Return the source and the schemas of each table, in the order of the events."""
-        schemas: dict[TableName, tuple[Source, dict[TableSchema, None]]] = {}
+    ) -> dict[TableName, tuple[Source, dict[TableSchema, Version]]]:
+        """Return the source and the schemas of each table, in the order of the events, with their lowest versions."""
+        schemas: dict[TableName, tuple[Source, dict[TableSchema, Version]]] = {}
         for event in events:
             # Tables without a key, and events of no table, are refused or left out later.
             if event.schema.key_columns and event.source.system != "bigtable":
                 of_table = schemas.setdefault(self._target.table_of(event), (event.source, {}))[1]
-                of_table.setdefault(event.schema)
+                if event.version < of_table.setdefault(event.schema, event.version):
+                    of_table[event.schema] = event.version
         return schemas
 
     def _adapted(self, event: ChangeEvent) -> ChangeEvent:
         """Return an event as its table takes it."""
-        known = self._tables.get(self._target.table_of(event))
-        adaptation = None if known is None else known.adaptations.get(event.schema)
-        return adaptation.event(event, known.joined) if known is not None and adaptation else event
+        known = self._tables.get(self._target.table_of(event), _UNKNOWN_TABLE)
+        if (named := known.names.get(event.schema)) is not None:
+            event = named[0].event(event, named[1])
+        adaptation = known.adaptations.get(event.schema)
+        return event if adaptation is None else adaptation.event(event, known.joined)
+
+    def _check_numbers(self, events: Sequence[ChangeEvent]) -> None:
+        """Raise _StaleColumnsError if another shard has renamed a column since the tables were prepared.
+
+        No other shard does so before the transaction ends.
+        """
+        for name in dict.fromkeys(map(self._target.table_of, events)):
+            known = self._tables.get(name, _UNKNOWN_TABLE)
+            if (
+                known.source is not None
+                and self._catalog.numbers(name, known.source, "for share") != known.numbers
+            ):
+                raise _StaleColumnsError
 
     def _write(self, events: Sequence[ChangeEvent], first: int, one_shard: bool) -> Iterator[Refusal]:
         """Write a range of the batch. If a row is refused, halve the range until the row is found.
@@ -234,7 +296,8 @@ class SqlSender:
         for changes in fold(map(self._adapted, events)).values():
             if changes.rows or changes.truncated is not None:
                 name = self._target.table_of_source(changes.source)
-                self._replace(self._tables[name].target, changes, one_shard)
+                if (table := self._tables[name].target) is not None:
+                    self._replace(table, changes, one_shard)
 
     def _replace(self, table: TargetTable, changes: TableChanges, one_shard: bool) -> None:
         horizon = self._truncate(table, changes)

@@ -18,6 +18,7 @@ META = ((VERSION, 'text collate "C"'), (DELETED, "boolean"), (COMMITTED_AT, "tim
 """Columns that the sink adds to a replica table."""
 
 LEDGER, TRUNCATIONS, COMPLETE = "penstock_ledger", "penstock_truncations", "penstock_complete"
+COLUMNS = "penstock_columns"
 
 LOG_COLUMNS = (
     ("event_id", "text not null"),
@@ -91,6 +92,15 @@ def create_bookkeeping(schema: str) -> str:
         "epoch bigint not null, driver text not null default '', refused jsonb not null, "
         "updated_at timestamp with time zone not null default now());"
         f'create table if not exists {truncations} (table_name text primary key, version text collate "C" not null)'
+    )
+
+
+def create_columns(schema: str) -> str:
+    """Return the statement that creates the table with the numbers of columns; see `penstock.event.column_numbers`."""
+    return (
+        f"create table if not exists {TableName(schema, COLUMNS)} (table_name text, source text, number int, "
+        'name text not null, since text collate "C" not null, former jsonb not null, '
+        "primary key (table_name, source, number))"
     )
 
 

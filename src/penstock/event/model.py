@@ -155,7 +155,7 @@ class Column(msgspec.Struct, frozen=True, array_like=True):
 
     `nullable` is None if the source does not say. `key_position` is 1 for the first column of the primary key, and None
     for a column outside of it. `default` is the expression of the default in the words of the source, None if there is
-    none or the source does not say.
+    none or the source does not say. `number`: which a rename keeps, None if the source does not say.
     """
 
     name: str
@@ -163,6 +163,7 @@ class Column(msgspec.Struct, frozen=True, array_like=True):
     nullable: bool | None = None
     key_position: int | None = None
     default: str | None = None
+    number: int | None = None
 
 
 class TableSchema:

@@ -136,7 +136,11 @@ class Adaptation:
         if not self and event.schema == joined:
             return event
         return msgspec.structs.replace(
-            event, schema=joined, before=self.image(event.before), after=self.image(event.after)
+            event,
+            schema=joined,
+            key=self.image(event.key),
+            before=self.image(event.before),
+            after=self.image(event.after),
         )
 
 

@@ -19,10 +19,13 @@ _TRUTH = {"true": True, "false": False}
 
 @options
 class TaskOptions(Options):
-    """The option that every data source has besides the options of its stream."""
+    """The options that every data source has besides the options of its stream."""
 
     max_tasks: Annotated[int, Accepts(minimum=1, maximum=10_000)] = 16
     """The most tasks in which one batch is read."""
+    schema_changes: Annotated[str, Accepts(choices=("stop", "ignore"))] = "stop"
+    """What happens to a change that has a column which the DataFrame does not have: stop ends the query, ignore leaves
+    the column out. Only with table."""
 
 
 @options

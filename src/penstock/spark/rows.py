@@ -64,16 +64,18 @@ def change_feed_schema(schema: TableSchema, table: str) -> pa.Schema:
     return pa.schema([*rows_schema(schema), *CHANGE_COLUMNS])
 
 
-def change_feed(events: Sequence[ChangeEvent], schema: TableSchema) -> pa.Table:
+def change_feed(events: Sequence[ChangeEvent], schema: TableSchema, *, leaves_out: bool = False) -> pa.Table:
     """Return the changes of one table, whose DataFrame has the columns `schema`, in the order of the events.
 
+    `leaves_out`: columns that the DataFrame does not have are left out.
+
     Raises:
-        UsageError: an event has a column that the DataFrame does not have.
+        UsageError: an event has a column that the DataFrame does not have, and it is not left out.
         UnwritableError: a value that its column cannot hold; the message names the column.
     """
     rows = [row for event in events for row in _rows(event)]
     known = set(schema.names)
-    for event in events:
+    for event in () if leaves_out else events:
         _check_columns(event, known)
     arrays = (
         [
@@ -105,8 +107,10 @@ def _check_columns(event: ChangeEvent, known: set[str]) -> None:
         if image is not None and not image.keys() <= known:
             added = ", ".join(sorted(image.keys() - known))
             raise UsageError(
-                f"{event.source.qualified_table} has the column {added}, which the DataFrame does not have: it was "
-                "added after the query began. Start the query again: it continues where it was, with the new columns"
+                f"{event.source.qualified_table} has the column {added}, which the DataFrame does not have. If it "
+                "was added after the query began, start the query again: it continues where it was, with the new "
+                "columns. If it was dropped, and changes from before that still wait, set the option "
+                "schema_changes=ignore, which leaves it out"
             )
 
 
@@ -135,15 +139,17 @@ def rows_schema(schema: TableSchema) -> pa.Schema:
     return pa.schema([pa.field(each.name, arrow_type(each.type, "us")) for each in plain_schema(schema)])
 
 
-def batches(groups: Iterable[Sequence[ChangeEvent]], shape: pa.Schema) -> Iterator[pa.RecordBatch]:
+def batches(
+    groups: Iterable[Sequence[ChangeEvent]], shape: pa.Schema, *, leaves_out: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Yield events as record batches that have exactly the schema `shape`, in the order of the events.
 
-    A schema with `_change_type` is a table's; any other has rows with images as JSON.
+    A schema with `_change_type` is a table's; any other has rows with images as JSON. `leaves_out`: see `change_feed`.
     """
     if "_change_type" not in shape.names:
         return _in_batches(groups, shape, json_rows)
     table = columns_of_arrow(pa.schema([field for field in shape if field.name not in CHANGE_COLUMNS.names]))
-    return _in_batches(groups, shape, lambda events: change_feed(events, table))
+    return _in_batches(groups, shape, lambda events: change_feed(events, table, leaves_out=leaves_out))
 
 
 def row_batches(groups: Iterable[Sequence[ChangeEvent]], shape: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -140,7 +140,14 @@ class PenstockDataSource(DataSource):
     def reader(self, schema: Any) -> DataSourceReader:
         """Return the reader of a closed slice, or of the rows of a table."""
         rows = self.rows()
-        return _BatchReader(self.stream(), schema) if rows is None else _RowsReader(rows, schema)
+        if rows is not None:
+            return _RowsReader(rows, schema)
+        return _BatchReader(self.stream(), schema, leaves_out=self._leaves_out)
+
+    @property
+    def _leaves_out(self) -> bool:
+        """Whether columns are left out that the DataFrame does not have; `TaskOptions` checks the option."""
+        return bool(self.options.get("schema_changes") == "ignore")
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         """Return the reader of one slice after another.
@@ -160,13 +167,13 @@ class PenstockDataSource(DataSource):
                 f"{self.format}: an option limits batches, which needs Spark 4.2 or newer. Leave it out: a batch then "
                 "has everything that there is"
             )
-        return _StreamReader(stream, schema)
+        return _StreamReader(stream, schema, leaves_out=self._leaves_out)
 
 
-def _arrow_batches(stream: SlicedStream, schema: Any, part: Any) -> Iterator[Any]:
+def _arrow_batches(stream: SlicedStream, schema: Any, part: Any, *, leaves_out: bool) -> Iterator[Any]:
     from penstock.spark.rows import batches
 
-    return batches(stream.read(part), _arrow_schema(schema))
+    return batches(stream.read(part), _arrow_schema(schema), leaves_out=leaves_out)
 
 
 def _arrow_schema(schema: Any) -> Any:
@@ -182,8 +189,8 @@ def _arrow_schema(schema: Any) -> Any:
 
 
 class _BatchReader(DataSourceReader):
-    def __init__(self, stream: SlicedStream, schema: Any) -> None:
-        self._stream, self._schema = stream, schema
+    def __init__(self, stream: SlicedStream, schema: Any, *, leaves_out: bool = False) -> None:
+        self._stream, self._schema, self._leaves_out = stream, schema, leaves_out
 
     def partitions(self) -> Sequence[InputPartition]:
         # Spark takes an empty list for one partition without a value.
@@ -192,7 +199,7 @@ class _BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if partition.value is None:
             return iter(())
-        return _arrow_batches(self._stream, self._schema, partition.value)
+        return _arrow_batches(self._stream, self._schema, partition.value, leaves_out=self._leaves_out)
 
 
 class _RowsReader(DataSourceReader):
@@ -211,8 +218,8 @@ class _RowsReader(DataSourceReader):
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are planned on the driver; `read` runs on executors and knows its part only."""
 
-    def __init__(self, stream: SlicedStream, schema: Any) -> None:
-        self._stream, self._schema = stream, schema
+    def __init__(self, stream: SlicedStream, schema: Any, *, leaves_out: bool = False) -> None:
+        self._stream, self._schema, self._leaves_out = stream, schema, leaves_out
         self._target: Offset | None = None
 
     def initialOffset(self) -> Offset:
@@ -239,7 +246,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Part(each) for each in self._stream.parts(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return _arrow_batches(self._stream, self._schema, partition.value)
+        return _arrow_batches(self._stream, self._schema, partition.value, leaves_out=self._leaves_out)
 
     def commit(self, end: Offset) -> None:
         self._stream.commit(end)

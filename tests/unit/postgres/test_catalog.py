@@ -33,3 +33,21 @@ def test_a_key_has_all_its_columns_or_none(
 ) -> None:
     table = describe(m.Relation(1, "public", "t", "d", published), catalog, {})
     assert {each.name: each.key_position for each in table.columns if each.key_position} == key
+
+
+@pytest.mark.parametrize(
+    ("catalog", "numbers"),
+    [
+        ([("a", True, 1, None, 1), ("v", False, None, None, 3)], {"a": 1, "v": 3}),
+        # One column was renamed since, or the table was dropped.
+        ([("a", True, 1, None, 1), ("w", False, None, None, 3)], {}),
+        ([], {}),
+        # The columns have changed their names with each other: the log has them in the order of their numbers.
+        ([("a", True, 1, None, 3), ("v", False, None, None, 1)], {}),
+    ],
+)
+def test_columns_have_numbers_unless_the_catalogue_has_other_names_by_now(
+    catalog: list[tuple[str, bool, int | None, None, int]], numbers: dict[str, int]
+) -> None:
+    table = describe(m.Relation(1, "public", "t", "d", (A, V)), catalog, {})
+    assert {each.name: each.number for each in table.columns if each.number} == numbers

@@ -92,7 +92,7 @@ def test_every_option_of_the_beam_source_is_one_here_or_is_left_out_by_name() ->
     here: set[str] = set(arguments_of(SpannerSourceOptions))
     assert beam <= here
     own: Any = here - beam
-    assert own == {"table", "timestamp_as_of", "max_tasks", "max_slice_seconds"}
+    assert own == {"table", "timestamp_as_of", "max_tasks", "max_slice_seconds", "schema_changes"}
     assert _LEFT_OUT - {"maxrowspertrigger", "maxbytespertrigger"} <= beam
 
 
@@ -176,5 +176,10 @@ def test_every_option_of_the_beam_source_of_ydb_is_one_here_or_is_left_out_by_na
     from penstock.spark.ydb import _LEFT_OUT, YdbSourceOptions
 
     beam: set[str] = set(arguments_of(YdbChangefeedOptions))
-    assert set(arguments_of(YdbSourceOptions)) - beam == {"layout", "max_rows_per_trigger", "max_tasks"}
+    assert set(arguments_of(YdbSourceOptions)) - beam == {
+        "layout",
+        "max_rows_per_trigger",
+        "max_tasks",
+        "schema_changes",
+    }
     assert _LEFT_OUT - {"max_slice_seconds", "maxbytespertrigger", "timestampasof"} <= beam

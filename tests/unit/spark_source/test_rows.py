@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -109,10 +110,20 @@ def test_a_column_that_was_added_later_stops_the_query_and_names_the_fix() -> No
         added,
     )
     with pytest.raises(
-        UsageError, match="column New, which the DataFrame does not have.*Start the query again"
+        UsageError,
+        match="column New, which the DataFrame does not have.*start the query again.*schema_changes=ignore",
     ) as e:
         rows(change)
     assert "secret" not in str(e.value)
+
+
+def test_a_backlog_with_a_column_that_was_dropped_is_read_if_the_option_says_so() -> None:
+    """A query begins with the columns of now, and changes from before a DROP COLUMN have more."""
+    before = TableSchema((*TABLE.columns, Column("Gone", ColumnType(Kind.STRING))))
+    old = msgspec.structs.replace(event(Op.CREATE, after={**WHOLE, "Gone": "x"}), schema=before)
+    (batch,) = batches([[old, event(Op.UPDATE, after=WHOLE)]], SHAPE, leaves_out=True)
+    assert [{name: row[name] for name in WHOLE} for row in batch.to_pylist()] == [WHOLE, WHOLE]
+    assert batch.schema == SHAPE
 
 
 def test_a_table_with_a_column_of_the_change_feed_is_refused() -> None:

@@ -1,0 +1,178 @@
+"""Renamed and dropped columns of a source, by the numbers of its columns. Pure.
+
+A rename keeps the number of a column (`Column.number`), and a number is never used twice. So a target that remembers
+the number of each of its columns sees a rename and a drop exactly. Shards come one after another, and an older change
+may come after a rename. So a target also remembers since which version a column has its name: what is older has an
+older name of the same column.
+
+A source may not know the numbers of an old schema any more (`penstock.io.postgres.catalog`). Then the names that the
+target remembers tell them. If they do not, a change could go to a wrong column, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from penstock.event.model import Column, TableSchema
+from penstock.event.schema_changes import Adaptation, SchemaChangedError
+from penstock.event.schema_policies import ChangePolicies
+
+DROPPED = ""
+"""The name of a column that the target has dropped."""
+
+
+class NumberedColumn(msgspec.Struct, frozen=True, array_like=True):
+    """A column of the source: its name in the target, and the version since which it has it (`encode_version`).
+
+    `former`: earlier names, the oldest first, each with its version.
+    """
+
+    name: str
+    since: str
+    former: tuple[tuple[str, str], ...] = ()
+
+    def called(self, name: str, since: str) -> NumberedColumn:
+        """Return the column with a new name."""
+        return NumberedColumn(name, since, (*self.former, (self.name, self.since)))
+
+    def name_at(self, version: str) -> str:
+        """Return the name at a version; the oldest one that is known, if the version is before all."""
+        names = (*self.former, (self.name, self.since))
+        return next((name for name, since in reversed(names) if since <= version), names[0][0])
+
+
+Numbers = Mapping[int, NumberedColumn]
+"""What a target remembers of a table, by the numbers of its columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMoves:
+    """What a target does before it writes rows: rename columns (old name to new name), drop some, remember `known`.
+
+    `numbered`: the schemas of the changes with the numbers of their columns. A source without numbers has none.
+    """
+
+    known: Numbers
+    numbered: Mapping[TableSchema, TableSchema] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+
+
+def follows_numbers(policies: ChangePolicies) -> bool:
+    """Return whether policies need the numbers of columns."""
+    return not {policies.rename, policies.drop} <= {"lenient", "ignore"}
+
+
+def column_moves(
+    table: str,
+    known: Numbers,
+    target: frozenset[str],
+    schemas: Sequence[tuple[str, TableSchema]],
+    policies: ChangePolicies,
+    *,
+    has_numbers: bool = True,
+) -> ColumnMoves:
+    """Return what a target with the columns `target` does for changes of `schemas`, each with its lowest version.
+
+    `has_numbers`: whether the source numbers columns.
+
+    Raises:
+        SchemaChangedError: the policy is *stop*, a column cannot get its new name, or its number cannot be told.
+    """
+    now, renamed, dropped = dict(known), dict[str, str](), list[str]()
+    all_numbered: dict[TableSchema, TableSchema] = {}
+    for version, of_source in sorted(schemas if has_numbers else (), key=lambda each: each[0]):
+        schema = all_numbered[of_source] = _numbered(table, of_source, version, now)
+        for column in schema:
+            number = column.number or 0
+            before = now.get(number)
+            if before is None or (before.name == column.name and version < before.since):
+                now[number] = NumberedColumn(column.name, version, () if before is None else before.former)
+            elif before.name not in (column.name, DROPPED) and version > before.since:
+                now[number] = before.called(column.name, version)
+                if policies.rename != "lenient":
+                    _rename(table, before.name, column.name, policies)
+                    renamed = {
+                        old: column.name if new == before.name else new for old, new in renamed.items()
+                    }
+                    renamed.setdefault(before.name, column.name)
+        numbers = {column.number for column in schema}
+        for number in now.keys() - numbers:
+            gone = now[number]
+            if gone.name == DROPPED or version <= gone.since:
+                continue
+            if policies.drop in ("evolve", "stop"):
+                _drop(table, gone.name, policies)
+                now[number] = gone.called(DROPPED, version)
+                # A column that is dropped and added again is another one, but the target has one of the name.
+                if gone.name not in schema.names:
+                    dropped.append(gone.name)
+    held = {old: new for old, new in renamed.items() if old in target and old != new}
+    taken = sorted(new for new in held.values() if new in target - held.keys())
+    if taken or held.keys() & set(held.values()):
+        raise SchemaChangedError(
+            f"table {table}: the columns {', '.join(sorted(held))} got other names in the source, and the target has a "
+            f"column of the new name already ({', '.join(taken) or 'they changed names with each other'}). Rename them "
+            "in the target by hand, or set schema_changes='rename=lenient'"
+        )
+    gone_names = {held.get(name, name) for name in dropped}
+    return ColumnMoves(now, all_numbered, held, tuple(sorted(gone_names & (target | set(held.values())))))
+
+
+def adapted_by_number(
+    known: Numbers, schema: TableSchema, policies: ChangePolicies
+) -> tuple[Adaptation, TableSchema]:
+    """Return how changes of a schema are written under the names of the target, and the schema with these names."""
+    left_out, moved, columns = set(), dict[str, str](), list[Column]()
+    for column in schema:
+        held = known[column.number or 0] if column.number in known else None
+        if held is None or held.name == column.name:
+            columns.append(column)
+        elif held.name == DROPPED:
+            left_out.add(column.name)
+        elif policies.rename == "lenient":
+            columns.append(column)
+        else:
+            moved[column.name] = held.name
+            columns.append(msgspec.structs.replace(column, name=held.name))
+    if not left_out and not moved:
+        return Adaptation(), schema
+    return Adaptation(frozenset(left_out), moved), TableSchema(tuple(columns))
+
+
+def _numbered(table: str, schema: TableSchema, version: str, known: Numbers) -> TableSchema:
+    """Return a schema with the numbers of its columns, if need be by their names at its version."""
+    if all(column.number is not None for column in schema):
+        return schema
+    numbers = {column.name_at(version): number for number, column in known.items()}
+    found = [numbers.get(column.name) for column in schema]
+    if None in found:
+        raise SchemaChangedError(
+            f"table {table}: columns were renamed or dropped in the source while its changes waited, and it cannot be "
+            f"told which column {schema.names[found.index(None)]} is now. Set schema_changes='rename=lenient' and "
+            "'drop=lenient' until the backlog is read, then read the table again with a snapshot"
+        )
+    return TableSchema(
+        tuple(
+            msgspec.structs.replace(each, number=number) for each, number in zip(schema, found, strict=True)
+        )
+    )
+
+
+def _rename(table: str, old: str, new: str, policies: ChangePolicies) -> None:
+    if policies.rename == "stop":
+        raise SchemaChangedError(
+            f"table {table}: the column {old} is called {new} in the source now, and schema_changes has rename=stop: "
+            f"rename it in the target and set rename=evolve, or set rename=lenient, which adds {new}"
+        )
+
+
+def _drop(table: str, name: str, policies: ChangePolicies) -> None:
+    if policies.drop == "stop":
+        raise SchemaChangedError(
+            f"table {table}: the source does not have the column {name} any more, and schema_changes has drop=stop: "
+            "set drop=lenient, which keeps it in the target, or drop=evolve, which drops it there"
+        )
