@@ -12,9 +12,9 @@ from penstock.options import Accepts, options
 Mode = Literal["current", "log"]
 
 ABILITIES: Abilities = {
-    "add": ("evolve", "lenient", "ignore", "stop"),
-    "widen": ("evolve", "lenient", "ignore", "stop"),
-    "type": ("lenient", "ignore", "stop"),
+    "add": ("evolve", "try_evolve", "lenient", "ignore", "stop"),
+    "widen": ("evolve", "try_evolve", "lenient", "ignore", "stop"),
+    "type": ("try_evolve", "lenient", "ignore", "stop"),
     "narrow": ("lenient", "ignore", "stop"),
     "drop": ("evolve", "lenient", "ignore", "stop"),
     "rename": ("evolve", "lenient", "stop"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache, reduce
 from itertools import groupby
 from typing import Any
 
@@ -21,7 +22,7 @@ from penstock.event.replica import (
     encode_version,
     fold,
 )
-from penstock.event.schema_changes import Adaptation, merged_schema, one_schema
+from penstock.event.schema_changes import Adaptation, SchemaChangedError, merged_schema, one_schema
 from penstock.event.schema_policies import ChangePolicies, policies_of
 from penstock.io.sql.catalog import Catalog
 from penstock.io.sql.errors import SqlTargetError, classify_error, is_row_error
@@ -54,6 +55,8 @@ from penstock.io.staging.delivery import (
 )
 from penstock.io.staging.table_sources import TableSources
 from penstock.timestamps import format_timestamp
+
+logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 10
 # The transaction of a batch holds the lock of its ledger entry. A driver that was paused in the middle of it keeps its
@@ -118,6 +121,7 @@ class SqlSender:
     def __init__(self, target: SqlTarget, skip_refused: bool) -> None:
         self._target, self._skip_refused = target, skip_refused
         self._tables: dict[TableName, _KnownTable] = {}
+        self._refused: dict[tuple[TableName, TableSchema], str] = {}
         self._sources = TableSources(SqlTargetError)
         self._purged: dict[TableName, int] = {}
         self._session = connect(target)
@@ -169,7 +173,7 @@ class SqlSender:
             self._check_numbers(batch)
             # A constraint that is checked at the commit would make the batch fail without telling the row.
             self._session.execute("set constraints all immediate")
-            refused = tuple(self._write(batch, 0, delivery.shards == 1))
+            refused = tuple(self._write_fitting(batch, delivery.shards == 1))
             self._ledger.write(delivery, refused)
         return Sent(refused)
 
@@ -187,13 +191,59 @@ class SqlSender:
         for event in events:
             if event.source.table:
                 self._sources.check(self._target.table_of(event), event.source)
-        for name, (source, schemas) in self._schemas(events).items():
-            policies = policies_of(self._target.schema_changes, source.schema, source.table)
-            known = self._tables.get(name, _UNKNOWN_TABLE)
-            if follows_numbers(policies):
-                known = self._follow(name, source, schemas, known, policies)
-            of_names = [named for _, named in known.names.values()]
-            self._tables[name] = self._fit(name, of_names or list(schemas), known, policies)
+        self._refused = {
+            (name, schema): reason
+            for name, (source, schemas) in self._schemas(events).items()
+            for schema, reason in self._prepare_table(name, source, schemas).items()
+        }
+
+    def _prepare_table(
+        self, name: TableName, source: Source, schemas: Mapping[TableSchema, Version]
+    ) -> dict[TableSchema, str]:
+        """Create and alter a table for rows of these schemas; return those that it cannot have, with the reason.
+
+        Raises the first such reason, unless the policy is *try_evolve*.
+        """
+        policies = policies_of(self._target.schema_changes, source.schema, source.table)
+        try:
+            self._evolve(name, source, schemas, policies)
+            return {}
+        except (SchemaChangedError, SqlTargetError, psycopg.Error) as error:
+            if not policies.refuses_rows:
+                raise
+            reason = self._lasting(error)
+        _warn_once(
+            f"rows of {source.qualified_table} are refused, because {name} cannot follow its columns: {reason}"
+        )
+        if len(schemas) == 1:
+            return dict.fromkeys(schemas, reason)
+        # The oldest first: the rows of one of them may be written.
+        refused: dict[TableSchema, str] = {}
+        for schema, version in sorted(schemas.items(), key=lambda each: each[1]):
+            refused |= self._prepare_table(name, source, {schema: version})
+        return refused
+
+    def _lasting(self, error: Exception) -> str:
+        """Return the text of an error; raise it if it may pass."""
+        if isinstance(error, psycopg.Error):
+            classified = classify_error(error.sqlstate or "", str(error), self._target.name)
+            if classified.retryable:
+                raise error
+            return str(classified)
+        return str(error)
+
+    def _evolve(
+        self,
+        name: TableName,
+        source: Source,
+        schemas: Mapping[TableSchema, Version],
+        policies: ChangePolicies,
+    ) -> None:
+        known = self._tables.get(name, _UNKNOWN_TABLE)
+        if follows_numbers(policies):
+            known = self._follow(name, source, schemas, known, policies)
+        of_names = [named for _, named in known.names.values()]
+        self._tables[name] = self._fit(name, of_names or list(schemas), known, policies)
 
     def _follow(
         self,
@@ -266,6 +316,22 @@ class SqlSender:
                 and self._catalog.numbers(name, known.source, "for share") != known.numbers
             ):
                 raise _StaleColumnsError
+
+    def _write_fitting(self, batch: Sequence[ChangeEvent], one_shard: bool) -> Iterator[Refusal]:
+        """Write the events whose tables can have their columns, and yield those that are refused, in their order."""
+        if not self._refused:
+            yield from self._write(batch, 0, one_shard)
+            return
+        reasons = [self._refused.get((self._target.table_of(each), each.schema)) for each in batch]
+        refused = {
+            index: Refusal(index, reason) for index, reason in enumerate(reasons) if reason is not None
+        }
+        if refused and not self._skip_refused:
+            raise RefusalError(next(iter(refused.values())))
+        fitting = [index for index in range(len(batch)) if index not in refused]
+        for each in self._write([batch[index] for index in fitting], 0, one_shard):
+            refused[fitting[each.index]] = Refusal(fitting[each.index], each.reason)
+        yield from (refused[index] for index in sorted(refused))
 
     def _write(self, events: Sequence[ChangeEvent], first: int, one_shard: bool) -> Iterator[Refusal]:
         """Write a range of the batch. If a row is refused, halve the range until the row is found.
@@ -477,3 +543,9 @@ class TargetErrors:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, psycopg.Error):
             raise classify_error(error.sqlstate or "", str(error), self._name) from error
+
+
+# Once per process and text: each batch would repeat it.
+@cache
+def _warn_once(text: str) -> None:
+    logger.warning("%s", text)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from penstock.event.schema_policies import check_plain, check_policies, shown
+import apache_beam as beam
+
+from penstock.errors import UsageError
+from penstock.event.model import ChangeEvent
+from penstock.event.schema_policies import check_plain, check_policies, has_policy, shown
 from penstock.extras import require_extra
 from penstock.io.sql.options import ABILITIES, Mode, SqlSinkOptions
 from penstock.io.sql.target import SqlTarget
@@ -71,6 +75,14 @@ class WriteToSql(SqlSinkOptions, SendAfterCommit):
             self.mark_complete,
         )
         SendAfterCommit.__init__(self, connector_of(target), options=self)
+
+    def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
+        if has_policy(self.schema_changes, "try_evolve") and not self._skip_refused:
+            raise UsageError(
+                "schema_changes=try_evolve needs an error output for the rows that the target cannot take: use "
+                "with_exception_handling(), or dead_letters with templates. Or set schema_changes=evolve, which fails."
+            )
+        return super().expand(events)
 
     def display_data(self) -> dict[str, Any]:
         return {**super().display_data(), "mode": self.mode, "schema_changes": shown(self.schema_changes)}

@@ -43,10 +43,10 @@ class SchemaChangeOptions(Options):
     """How a target with columns follows the columns of the source; see `penstock.event.schema_policies`."""
 
     schema_changes: Annotated[Sequence[str], Accepts(example="ignore")] = ()
-    """What happens when columns of the source change: evolve alters the table, lenient also, and a new column takes
-    values of another type, ignore leaves the table and drops new columns, stop fails the pipeline. Repeat it for some
-    tables or kinds of change, as in orders=stop, type=ignore or orders.add=ignore; the last one that fits counts.
-    Default: evolve."""
+    """What happens when columns of the source change: evolve alters the table, try_evolve also, and rows become dead
+    letters where it cannot, lenient also, and a new column takes values of another type, ignore leaves the table and
+    drops new columns, stop fails the pipeline. Repeat it for some tables or kinds of change, as in orders=stop,
+    type=ignore or orders.add=ignore; the last one that fits counts. Default: evolve. Not every sink has each one."""
 
 
 @options

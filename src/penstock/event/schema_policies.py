@@ -70,6 +70,11 @@ class ChangePolicies:
         """Whether a column of the target stays as it is where the source has another type."""
         return self.type in ("ignore", "lenient")
 
+    @property
+    def refuses_rows(self) -> bool:
+        """Whether rows become dead letters where the target cannot follow."""
+        return "try_evolve" in (self.add, self.widen, self.type)
+
 
 EVOLVE = ChangePolicies()
 
@@ -116,6 +121,11 @@ def check_policies(schema_changes: Entries, abilities: Abilities, target: str) -
         for kind, policy in named.items():
             if policy not in abilities.get(kind, ()):
                 raise UsageError(_cannot(pattern, kind, policy, abilities.get(kind, ()), target))
+
+
+def has_policy(schema_changes: Entries, policy: Policy) -> bool:
+    """Return whether an entry has a policy."""
+    return any(entry.policy == policy for entry in policy_entries(schema_changes))
 
 
 def check_plain(schema_changes: Entries, target: str) -> None:

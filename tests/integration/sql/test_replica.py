@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
+import apache_beam as beam
 import msgspec
 import psycopg
 import pytest
 
 from penstock.attempt import DriverToken
+from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Column, ColumnType, Interval, Kind, Op, TableSchema, Version
 from penstock.event.schema_changes import SchemaChangedError
 from penstock.event.sharding import shard_of
 from penstock.io.sql.errors import SqlTargetError, classify_error
 from penstock.io.sql.sender import connect
 from penstock.io.sql.target import SqlTarget
-from penstock.io.sql.write import connector_of
+from penstock.io.sql.write import WriteToSql, connector_of
 from penstock.io.staging.delivery import (
     Delivery,
     LedgerConflictError,
@@ -223,6 +226,54 @@ def test_another_key_of_the_source_is_refused_before_rows_are_written(target: Ta
     with pytest.raises(SqlTargetError, match=r'unique constraint on \("a"\), the key columns of the source'):
         target.deliver([change])
     assert target.live(columns="k, a") == [(1, 1)]
+
+
+def test_rows_that_the_target_cannot_follow_are_refused_with_try_evolve(database: Database) -> None:
+    """Rows of a schema that fits are written, also in the same batch, and a repair helps at the next batch."""
+    other = TableSchema((SCHEMA.columns[0], Column("a", ColumnType(Kind.FLOAT64)), *SCHEMA.columns[2:]))
+    longer = TableSchema((*SCHEMA.columns, Column("n" * 70, TEXT)))
+    target = Target(database, schema_changes=("stop", "orders=try_evolve"))
+    batch = [
+        event(1, Op.CREATE, 1, {"a": 1}),
+        event(2, Op.CREATE, 2, {"a": 2.5}, schema=other),
+        event(3, Op.CREATE, 3, {"a": 3}, schema=longer),
+        event(4, Op.CREATE, 4, {"a": 2**70}),
+        event(5, Op.CREATE, 5, {"a": 5}),
+    ]
+    refused = target.deliver(batch, skip_refused=True).refused
+    assert [each.index for each in refused] == [1, 2, 3]
+    assert "column a" in refused[0].reason
+    assert "63 bytes" in refused[1].reason
+    assert target.live(columns="k, a") == [(1, 1), (5, 5)]
+    # The ledger has them: a repeated delivery gives the same answer.
+    database.execute("alter table orders alter column a type double precision")
+    assert target.deliver(batch, epoch=1, skip_refused=True).refused == refused
+    target.deliver([event(6, Op.CREATE, 2, {"a": 2.5}, schema=other)], epoch=2, skip_refused=True)
+    assert target.live(columns="k, a") == [(1, 1), (2, 2.5), (5, 5)]
+
+
+def test_a_role_that_may_not_alter_refuses_the_rows_with_try_evolve(database: Database) -> None:
+    Target(database).deliver([event(1, Op.CREATE, 1, {"a": 1})])
+    wider = TableSchema((*SCHEMA.columns, Column("d", TEXT)))
+    database.execute(
+        f"create role writer_{database.name} login",
+        f"grant select, insert, update, delete on all tables in schema public to writer_{database.name}",
+    )
+    target = Target(database, schema_changes="try_evolve")
+    target.target = replace(target.target, dsn=f"{database.dsn} user=writer_{database.name}")
+    (refusal,) = target.deliver(
+        [event(2, Op.CREATE, 2, {"d": "x"}, schema=wider), event(3, Op.CREATE, 3, {"a": 3})],
+        epoch=2,
+        skip_refused=True,
+    ).refused
+    assert (refusal.index, "42501" in refusal.reason) == (0, True)
+    assert target.live(columns="k, a") == [(1, 1), (3, 3)]
+
+
+def test_try_evolve_needs_an_error_output() -> None:
+    sink = WriteToSql("host=nowhere", schema_changes="try_evolve")
+    with pytest.raises(UsageError, match="try_evolve needs an error output"):
+        beam.Pipeline() | beam.Create([]) | sink
 
 
 def test_tombstones_are_removed_after_the_horizon(database: Database) -> None:
