@@ -56,6 +56,7 @@ class Merge(Protocol):
     def reopened(self) -> None: ...
     def begin_again(self) -> None: ...
     def note(self, record: LogRecord, timestamp: int, lsn: int) -> list[Any] | None: ...
+    def passes(self, record: LogRecord) -> bool: ...
     def follow_tables(self, joined: Mapping[str, str], left: Sequence[str], id_: str) -> None: ...
     @property
     def is_unfinished(self) -> bool: ...
@@ -94,7 +95,12 @@ class LogSteps:
             # A step costs as much as the decoding of its record, so neighbours of one transaction share one. They have
             # one timestamp and come in order: if the first was not read before and is not past the end, the others are
             # not either, and only the number of claimed records changes.
-            if 0 < joined < MAX_IN_STEP and type(item) is LogRecord and item.transaction is transaction:
+            if (
+                0 < joined < MAX_IN_STEP
+                and type(item) is LogRecord
+                and item.transaction is transaction
+                and (self.merge is None or self.merge.passes(item))
+            ):
                 joined += 1
                 memory += size + _STEP_BYTES
                 if self._wanted(item):
@@ -113,8 +119,12 @@ class LogSteps:
             if (step := self._step(item, size)) is None:
                 continue
             steps.append(step)
-            # With snapshots each record may have rows that precede it, so it is a step of its own.
-            if self.merge is None and type(item) is LogRecord and not self._has_ended:
+            # While rows are read, each record may have some that precede it, so it is a step of its own.
+            if (
+                type(item) is LogRecord
+                and not self._has_ended
+                and (self.merge is None or self.merge.passes(item))
+            ):
                 joined, transaction = int(item.transaction is not None), item.transaction
                 memory, records = step[0], list(step[1])
         if joined > 1:

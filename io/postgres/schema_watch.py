@@ -124,6 +124,7 @@ class Differences(NamedTuple):
         joined: tables that have rows from before, also under another name.
         created: tables that may have such rows: they became published in the interval in which they were created.
         attached: by table, its new partitions, whose rows from before are not in the log under the name of the table.
+        newest: the highest object id before. Partitions with a higher one were created since, most of them empty.
         left: tables that are published no more, also under their old name.
         same: tables before and now.
     """
@@ -131,6 +132,7 @@ class Differences(NamedTuple):
     joined: tuple[PublishedTable, ...]
     created: tuple[PublishedTable, ...]
     attached: tuple[tuple[PublishedTable, tuple[int, ...]], ...]
+    newest: int
     left: tuple[PublishedTable, ...]
     same: tuple[tuple[PublishedTable, PublishedTable], ...]
 
@@ -166,7 +168,9 @@ def differences(before: Published, now: Published, selection: TableSelection = E
         for table in read(before.tables)
         if table.oid not in published or str(published[table.oid]) != str(table)
     ]
-    return Differences(tuple(joined), tuple(created), tuple(attached), tuple(left), tuple(same))
+    return Differences(
+        tuple(joined), tuple(created), tuple(attached), before.newest, tuple(left), tuple(same)
+    )
 
 
 def unread_rows(found: Differences) -> dict[str, str]:
@@ -192,11 +196,16 @@ def texts_of(
             return f"The rows of {table} are read now, between the changes"
         return repair(str(table))
 
+    attached = [table for table, partitions in found.attached if min(partitions) <= found.newest]
     renamed = {table.oid for old, table in found.same if str(old) != str(table)}
     texts = [
         f"{table} joined the {publication}: rows that it had before are not in the target. {rows_of(table)}"
         for table in found.joined
         if table.oid not in renamed
+    ]
+    texts += [
+        f"{table} has partitions that were attached: rows that they had before are not in the target. {rows_of(table)}"
+        for table in attached
     ]
     for old, new in found.same:
         if new.oid in renamed:

@@ -200,6 +200,12 @@ class SnapshotMerge(WorkerAnswers):
             return []
         return self._rows(self._change(record, transaction.id, table), timestamp, lsn, self._is_incremental)
 
+    def passes(self, record: LogRecord) -> bool:
+        """Return whether a record needs no `note` if another one of its transaction was noted: no rows are read."""
+        if self._initial is not None or not self._engine.is_idle:
+            return False
+        return not self._options.signal_table or str(record.table) != self._options.signal_table
+
     def _contains(self, transaction: LogTransaction) -> bool:
         # A server that crashed may use the ids of transactions again that it has lost. They have later timestamps.
         return (

@@ -126,6 +126,10 @@ def test_a_partition_that_is_attached_to_a_published_table_lacks_its_rows() -> N
     root, more = table(1, "events", partitions=(7,)), table(1, "events", partitions=(7, 9, 8))
     assert to_read([root], [more]) == {"public.events": "tableoid in (8, 9)"}
     assert to_read([more], [root]) == {}
+    (text,) = changes([root], [more])
+    assert text.startswith("public.events has partitions that were attached: ")
+    # One that was created since is empty, as a rule.
+    assert changes([root], [table(1, "events", partitions=(7, 150))]) == []
     assert to_read([root], [table(1, "log", partitions=(7, 8))]) == {"public.log": ""}
 
 

@@ -6,6 +6,7 @@ import queue
 from types import SimpleNamespace
 from typing import Any
 
+from penstock.io.change_streams.flat import FlatPosition
 from penstock.io.change_streams.incremental.engine import Chunk, FailedChunk
 from penstock.io.change_streams.incremental.notifications import ScanStatus
 from penstock.io.change_streams.incremental.options import SnapshotOptions, initial_request
@@ -13,8 +14,10 @@ from penstock.io.change_streams.incremental.progress import SnapshotProgress
 from penstock.io.change_streams.incremental.signals import ExecuteSnapshot
 from penstock.io.postgres.incremental.chunks import SnapshotRow
 from penstock.io.postgres.incremental.merge import SnapshotMerge
-from penstock.io.postgres.position import ReadView
+from penstock.io.postgres.log_steps import LogSteps
+from penstock.io.postgres.position import Position, ReadView
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction
+from penstock.io.postgres.transactions import TransactionEnd
 from tests.unit.postgres.test_snapshot_chunks import statement, table
 
 TABLE = table("a")
@@ -181,3 +184,36 @@ def test_a_reader_that_begins_after_the_rows_releases_the_snapshot():
     merge.acknowledged(100)
     merge.advance(100, 100)
     assert (held.released, merge.initial) == (True, None)
+
+
+def log_of(merge: Any) -> LogSteps:
+    log = LogSteps("slot", FlatPosition(Position(0, 0, "system"), 0), lambda record: True, None)
+    log.merge = merge
+    return log
+
+
+def transaction_of(size: int, table_: Any = TABLE) -> list[Any]:
+    transaction = LogTransaction(7, 100, 100)
+    changes = [
+        LogRecord(ChangeKind.INSERT, 100, transaction, n, 90 + n, n == size, table_, (str(n),))
+        for n in range(1, size + 1)
+    ]
+    return [(item, 1) for item in [*changes, TransactionEnd(108, 100)]]
+
+
+def test_records_of_a_transaction_share_steps_while_no_rows_are_read() -> None:
+    merge, _ = merging(SnapshotProgress())
+    steps, without = log_of(merge).steps(transaction_of(20)), log_of(None).steps(transaction_of(20))
+    assert [list(records) for _, records, _ in steps] == [list(records) for _, records, _ in without]
+    assert len(steps) == 3
+    # The transaction may be invisible to a chunk that is requested later.
+    assert [mark.position.recent for _, _, mark in steps] == [(7,)] * 3
+    assert [mark.position._replace(recent=()) for _, _, mark in steps] == [
+        mark.position for _, _, mark in without
+    ]
+
+
+def test_each_record_is_a_step_of_its_own_while_rows_are_read() -> None:
+    progress, _ = SnapshotProgress().receive(ExecuteSnapshot("1", ("public.t",)))
+    merge, _ = merging(progress.resolved("1", ["public.t"])[0])
+    assert len(log_of(merge).steps(transaction_of(20))) == 21
