@@ -9,7 +9,7 @@ from collections.abc import Collection
 from confluent_kafka import KafkaError
 
 from penstock.errors import ServiceError
-from penstock.io.staging.delivery import TargetUnavailableError
+from penstock.io.staging.delivery import FencedError, TargetUnavailableError
 
 # librdkafka writes to stderr unless it gets a logger.
 CLIENT_LOG = logging.getLogger("penstock.io.kafka.librdkafka")
@@ -36,6 +36,13 @@ _ROW_CODES = frozenset(
         KafkaError.RECORD_LIST_TOO_LARGE,
         KafkaError.INVALID_RECORD,  # a compacted topic refuses a record without a key
         KafkaError.INVALID_MSG,
+    )
+)
+_FENCED_CODES = frozenset(
+    (
+        KafkaError._FENCED,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,  # what brokers before 2.5 say, and newer ones to a request of a partition
     )
 )
 _CONNECTION_CODES = frozenset((KafkaError._AUTHENTICATION, KafkaError._SSL))
@@ -89,5 +96,7 @@ def classify_error(error: KafkaError, target: str, unreachable: Collection[str] 
     advice = _ADVICE.get(error.code())
     if advice is not None:
         return KafkaTargetError(f"{target}: {advice} (Kafka said {error.name()}: {error.str()})")
-    # Everything else is an outage, or another process that took over the transactional id.
+    if error.code() in _FENCED_CODES:
+        return FencedError(f"{target}: another process has its transactional id now: {error.str()}")
+    # Everything else is an outage.
     return TargetUnavailableError(f"{target}: {error.name()}: {error.str()}")

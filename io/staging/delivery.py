@@ -125,6 +125,7 @@ class Sender(Protocol):
         Raises:
             TargetUnavailableError: the target did not answer. The caller closes this sender, and sends again with a new
                 one. It is not known whether the batch was delivered.
+            FencedError: another process writes as `delivery.writer`. Nothing of the batch was delivered by this call.
             RefusalError: the target refuses a row, and the sender was opened with `skip_refused=False`.
             ServiceError: the target refuses the batch, and repeating it at once would not help.
         """
@@ -156,6 +157,14 @@ class Target(Protocol):
 
 class TargetUnavailableError(ServiceError):
     """The target did not answer, or asked to try again later."""
+
+
+class FencedError(ServiceError):
+    """Another process has opened the target as the same writer, and the target takes nothing more from this one.
+
+    The epoch fails at once, and its driver looks whether it was superseded. If this process opened the target again, it
+    would fence the other one, which may be that of a newer driver.
+    """
 
 
 NOTHING_WRITTEN = "Nothing of its batch was written"

@@ -44,11 +44,12 @@ def run_stream(
     inline_bytes: int = INLINE_BYTES,
     faulty: Callable[[Epoch], Epoch] = lambda epoch: epoch,
     cleans_up: bool = False,
+    retries: int = 0,
 ) -> CommitRecord:
     """Build a pipeline and run its epochs to the end, or until `stop` says so; return the last record.
 
     A record whose lists have more than `inline_bytes` has them in a side file. `faulty` may let tries of epochs fail.
-    `cleans_up`: sinks clean up after each commit.
+    `cleans_up`: sinks clean up after each commit. `retries`: see `run_epochs`.
 
     `on_commit` gets each record and the folder that has the checkpoint: `folder`, or one that goes when it is done.
     """
@@ -92,7 +93,7 @@ def run_stream(
         record = run_epochs(
             coordinator,
             faulty(driver),
-            retries=0,
+            retries=retries,
             stop=stop,
             on_commit=committed,
         )

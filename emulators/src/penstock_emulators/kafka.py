@@ -41,8 +41,8 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 _SETTINGS = """\
 process.roles=broker,controller
 node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.quorum.voters=1@{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
@@ -193,7 +193,8 @@ class KafkaBroker(Emulator):
     def _format(self) -> None:
         logs = self._data / "logs"
         # The controller's port is free at this moment; it is not used by clients.
-        self._settings.write_text(_SETTINGS.format(port=self._port, controller=free_port(), data=logs))
+        self._controller = f"127.0.0.1:{free_port()}"
+        self._settings.write_text(_SETTINGS.format(port=self._port, controller=self._controller, data=logs))
         tool = [
             "kafka.tools.StorageTool",
             "format",

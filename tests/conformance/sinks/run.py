@@ -42,11 +42,17 @@ class SinkRun:
     _sent: list[Any] = field(default_factory=list)
 
     def __call__(
-        self, *, error_output: bool = True, fails_after_sending: bool = False, folder: Path | None = None
+        self,
+        *,
+        error_output: bool = True,
+        fails_after_sending: bool = False,
+        folder: Path | None = None,
+        retries: int = 0,
     ) -> None:
         """Run the pipeline from its checkpoint to its end.
 
         `fails_after_sending`: the driver ends once after each publication, before the commit that would say so.
+        `retries`: how often an epoch that failed is tried again.
         """
         options = {"roll_seconds": 0, **self.target.options(), **self.options}
 
@@ -56,7 +62,7 @@ class SinkRun:
             write_refused(refused, str(self.folder / "refused"))
 
         faulty = self._fail_after_sending if fails_after_sending else lambda epoch: epoch
-        run_stream(build, folder=folder or self.folder, faulty=faulty)
+        run_stream(build, folder=folder or self.folder, faulty=faulty, retries=retries)
 
     def _stream(self) -> TestStream:
         stream, size = TestStream(), STATEMENTS // self.epochs

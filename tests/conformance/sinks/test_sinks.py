@@ -36,6 +36,8 @@ MARKERS = {
     "bigtable": [pytest.mark.emulator, pytest.mark.slow],
     "spark": [pytest.mark.spark],
 }
+RETRIES = 3
+"""Tries of an epoch in which a driver may be fenced by another one."""
 _PLACES = itertools.count()
 # The client of Pub/Sub sends from its own threads, where the killed process ends.
 THREADS_END = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -187,7 +189,7 @@ def end_of_paused_driver(run: SinkRun, number: int) -> BaseException | None:
 
     def paused() -> None:
         try:
-            run()
+            run(retries=RETRIES)
         except BaseException as error:
             ends.append(error)
 
@@ -195,7 +197,7 @@ def end_of_paused_driver(run: SinkRun, number: int) -> BaseException | None:
     thread.start()
     try:
         assert held.wait(), f"request {number} has not come: the run has fewer requests than the one before"
-        run()
+        run(retries=RETRIES)
         waited = thread.is_alive()
     finally:
         held.release()

@@ -53,6 +53,7 @@ class Kafka(TargetUnderTest):
 
     def start(self) -> None:
         from penstock_emulators.kafka import KafkaBroker
+        from penstock_emulators.server_process import free_port
 
         if self.network is None:
             self._broker = KafkaBroker.start()
@@ -60,12 +61,21 @@ class Kafka(TargetUnderTest):
         proxy = self.network.before()
 
         class Advertised(KafkaBroker):
-            """A broker whose clients go through the proxy, also after they have asked it for its address."""
+            """A broker whose clients go through the proxy, also after they have asked it for its address.
+
+            Its own requests have a listener of their own: it asks its coordinator about each transaction, and would
+            answer no producer while one of these requests is held.
+            """
 
             def _format(self) -> None:
                 super()._format()
-                advertised = f"advertised.listeners=PLAINTEXT://127.0.0.1:{proxy.port}\n"
-                self._settings.write_text(self._settings.read_text() + advertised)
+                own = f"OWN://127.0.0.1:{free_port()}"
+                self._settings.write_text(f"""{self._settings.read_text()}
+listeners=PLAINTEXT://127.0.0.1:{self._port},{own},CONTROLLER://{self._controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{proxy.port},{own}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OWN:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=OWN
+""")
 
         self._broker = Advertised.start()
         proxy.target = int(self._broker.address.rpartition(":")[2])
