@@ -60,6 +60,10 @@ class PostgresStreamOptions(SignalTableOptions, StreamOptions):
     )
     """With initial, the first start reads all rows of the tables first. With when_needed, also when the server no
     longer has the changes after the checkpoint. With never, changes only."""
+    new_columns: Annotated[str, Accepts(choices=("stream", "snapshot"), example="snapshot")] = "stream"
+    """What is read of a table that gets a column whose values the log does not have in older rows: a new one with a
+    default, a renamed one, or one that is published later. With stream, its changes from then on. With snapshot, also
+    the rows of the table, once, as an incremental snapshot."""
     signal_table: Annotated[str | None, Accepts(example="public.penstock_signals")] = None
     """Table with the text columns id, type and data, in which applications request snapshots in Debezium's layout. If
     the publication has the table, its signals are read from the log, otherwise it is polled."""

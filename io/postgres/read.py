@@ -130,6 +130,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
                 settings.selection,
                 repair,
                 reads_new_tables=options.reads_new_tables,
+                reads_new_columns=options.reads_new_columns,
             )
             for slot, shard in shards.items()
         }
@@ -173,7 +174,9 @@ class ReadPostgresFn(ReadChangeStreamFn):
                         # Of a preview, `free_slot_problems` tells it in other words.
                         create_slot=connection.create_slot or connection.preview,
                         renew_slot=options.snapshot == WHEN_NEEDED,
-                        reads_tables=options.snapshot != NEVER or options.reads_new_tables,
+                        reads_tables=options.snapshot != NEVER
+                        or options.reads_new_tables
+                        or options.reads_new_columns,
                         streaming=connection.streaming,
                     )
                 except ChangeStreamError as error:
@@ -320,7 +323,7 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
             identity=stream.identity,
             end=stream.end,
             selection=TableSelection.checked(self.tables, self.without_tables),
-            snapshots=SnapshotOptions.checked(self, self.snapshot),
+            snapshots=SnapshotOptions.checked(self, self.snapshot, self.new_columns),
         )
         ReadFromChangeStream.__init__(self, stream, settings)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import compress, decompress
 
@@ -106,8 +106,8 @@ class Look(NamedTuple):
     Args:
         published: the tables, packed.
         warnings: texts about what changed.
-        joined: by ``schema.table``, the tables whose rows from before are not in the log, and are to be read: the SQL
-            condition of these rows, empty for all rows.
+        joined: by ``schema.table``, the tables whose rows from before are not in the log, or lack values of a column
+            there, and are to be read: the SQL condition of these rows, empty for all rows.
         left: tables whose changes and rows are not read any more.
     """
 
@@ -181,19 +181,43 @@ def unread_rows(found: Differences) -> dict[str, str]:
     return rows
 
 
+def unread_columns(found: Differences) -> dict[str, str]:
+    """Return the tables with columns whose values are not in the log in rows from before, as in `Look.joined`."""
+    return {str(new): "" for old, new in found.same if any(_unread(old, new))}
+
+
+def _unread(old: PublishedTable, new: PublishedTable) -> Iterator[PublishedColumn]:
+    """Yield the columns of a table whose values in rows from before are not in the log under their name."""
+    before = {column.number: column.name for column in old.columns}
+    for column in new.columns:
+        if column.number in before:
+            if before[column.number] != column.name:
+                yield column
+        # Without a default the rows that exist have NULL, as in the target. A column that existed before and is
+        # published only now may have any value.
+        elif column.has_default or column.number <= old.numbers:
+            yield column
+
+
 def texts_of(
-    found: Differences, publication: str, repair: Callable[[str], str], *, reads_new_tables: bool = False
+    found: Differences,
+    publication: str,
+    repair: Callable[[str], str],
+    *,
+    reads_new_tables: bool = False,
+    reads_new_columns: bool = False,
 ) -> list[str]:
     """Return a text for each change that the log does not show.
 
     Args:
         repair: says for a table, ``schema.table``, how to send its rows again.
         reads_new_tables: the rows of tables that joined are read without that.
+        reads_new_columns: the rows of tables that got a column are.
     """
 
     def rows_of(table: PublishedTable) -> str:
         if reads_new_tables:
-            return f"The rows of {table} are read now, between the changes"
+            return _read_now(str(table))
         return repair(str(table))
 
     attached = [table for table, partitions in found.attached if min(partitions) <= found.newest]
@@ -213,7 +237,7 @@ def texts_of(
                 f"{old} is called {new} now: later changes have the new name, and rows that were written before are in "
                 f"the target under the old one. {rows_of(new)}"
             )
-        texts += _of_columns(old, new, repair)
+        texts += _of_columns(old, new, _read_now if reads_new_columns else repair)
     # Old partitions are dropped as a routine.
     return texts + [
         f"{table} left the {publication}, or was dropped: its changes are not read any more, and the target keeps the "
@@ -223,20 +247,24 @@ def texts_of(
     ]
 
 
+def _read_now(table: str) -> str:
+    return f"The rows of {table} are read now, between the changes"
+
+
 def _of_columns(old: PublishedTable, new: PublishedTable, repair: Callable[[str], str]) -> list[str]:
     found = []
-    columns = {column.number: column for column in old.columns}
-    for column in new.columns:
-        before = columns.pop(column.number, None)
+    columns, numbers = (
+        {column.number: column for column in old.columns},
+        {each.number for each in new.columns},
+    )
+    for column in _unread(old, new):
+        before = columns.get(column.number)
         if before is None:
-            # Without a default the rows that exist have NULL, as in the target. A column that existed before and is
-            # published only now may have any value.
-            if column.has_default or column.number <= old.numbers:
-                found.append(
-                    f"{new} has the new column {column.name}: the log does not have its values in rows that were "
-                    f"written before, so the target has none. {repair(str(new))}"
-                )
-        elif before.name != column.name:
+            found.append(
+                f"{new} has the new column {column.name}: the log does not have its values in rows that were "
+                f"written before, so the target has none. {repair(str(new))}"
+            )
+        else:
             found.append(
                 f"{new}: the column {before.name} is called {column.name} now. In the target, rows that were written "
                 f"before have no {column.name}, and {before.name} keeps its values. {repair(str(new))}; then drop "
@@ -245,7 +273,8 @@ def _of_columns(old: PublishedTable, new: PublishedTable, repair: Callable[[str]
     found += [
         f"{new}: the column {column.name} was dropped, or left the publication. The target keeps it, with old values "
         "in rows that were written before: drop it there"
-        for column in columns.values()
+        for number, column in columns.items()
+        if number not in numbers
     ]
     return found
 
@@ -284,14 +313,20 @@ class SchemaWatch:
         repair: Callable[[str], str],
         *,
         reads_new_tables: bool = False,
+        reads_new_columns: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`ask`: asks the server. `selection`: the tables that are read; changes of others are not told.
 
-        `reads_new_tables`: the rows of tables that joined are to be read.
+        `reads_new_tables`: the rows of tables that joined are to be read. `reads_new_columns`: the rows of tables that
+        got a column whose values they do not have in the log.
         """
         self._ask, self._publication, self._selection, self._repair = ask, publication, selection, repair
-        self._clock, self._reads_new_tables = clock, reads_new_tables
+        self._clock, self._reads_new_tables, self._reads_new_columns = (
+            clock,
+            reads_new_tables,
+            reads_new_columns,
+        )
         self._next = -float("inf")
         self._newest = 0
 
@@ -315,6 +350,14 @@ class SchemaWatch:
             return Look(known)
         before = Published(max(before.newest, newest), before.tables)
         found = differences(before, now, self._selection)
-        texts = texts_of(found, self._publication, self._repair, reads_new_tables=self._reads_new_tables)
+        texts = texts_of(
+            found,
+            self._publication,
+            self._repair,
+            reads_new_tables=self._reads_new_tables,
+            reads_new_columns=self._reads_new_columns,
+        )
         joined = unread_rows(found) if self._reads_new_tables else {}
+        # All rows of these tables, also where a partition was attached too.
+        joined |= unread_columns(found) if self._reads_new_columns else {}
         return Look(now.pack(), texts, joined, tuple(map(str, found.left)))

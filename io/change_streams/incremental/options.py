@@ -12,7 +12,7 @@ from penstock.io.change_streams.options import SignalOptions, SignalTableOptions
 NEVER, INITIAL, WHEN_NEEDED = "never", "initial", "when_needed"
 """The values of the argument `snapshot`. True and False mean initial and never."""
 STREAM, SNAPSHOT = "stream", "snapshot"
-"""The values of the argument `new_tables`."""
+"""The values of the arguments `new_tables` and `new_columns`."""
 INITIAL_REQUEST = "initial"
 """The id of the snapshot that a pipeline begins with."""
 
@@ -30,6 +30,7 @@ class SnapshotOptions:
         chunk_rows: rows.
         parallel_tables: tables that are read at once.
         new_tables: stream or snapshot: what is read of a table that joins later.
+        new_columns: the same for a table that gets a column whose values the log does not have in older rows.
     """
 
     snapshot: str = "never"
@@ -40,6 +41,7 @@ class SnapshotOptions:
     chunk_rows: int = 10_240
     parallel_tables: int = 2
     new_tables: str = STREAM
+    new_columns: str = STREAM
     poll_seconds: float = 1.0
 
     def for_preview(self) -> SnapshotOptions:
@@ -60,12 +62,24 @@ class SnapshotOptions:
         return self.new_tables == SNAPSHOT
 
     @property
+    def reads_new_columns(self) -> bool:
+        """Whether the rows of a table are read that gets a column later."""
+        return self.new_columns == SNAPSHOT
+
+    @property
     def may_begin(self) -> bool:
         """Whether a snapshot can begin while changes are read."""
-        return self.takes_signals or self.reads_new_tables or self.snapshot == WHEN_NEEDED
+        return (
+            self.takes_signals
+            or self.reads_new_tables
+            or self.reads_new_columns
+            or self.snapshot == WHEN_NEEDED
+        )
 
     @classmethod
-    def checked(cls, options: SignalOptions, snapshot: str | bool) -> SnapshotOptions:
+    def checked(
+        cls, options: SignalOptions, snapshot: str | bool, new_columns: str = STREAM
+    ) -> SnapshotOptions:
         """Return the options of a source, some of which have no `SignalTableOptions`.
 
         Raises:
@@ -85,7 +99,8 @@ class SnapshotOptions:
             parallel_tables=1
             if of_tables is None
             else whole_in_range("parallel_tables", of_tables.parallel_tables, 1, 16),
-            new_tables=STREAM if of_tables is None else _checked_new_tables(of_tables.new_tables),
+            new_tables=STREAM if of_tables is None else _checked_policy("new_tables", of_tables.new_tables),
+            new_columns=_checked_policy("new_columns", new_columns),
         )
 
 
@@ -102,9 +117,9 @@ def checked_snapshot(snapshot: str | bool) -> str:
     return snapshot
 
 
-def _checked_new_tables(policy: str) -> str:
+def _checked_policy(name: str, policy: str) -> str:
     if policy not in (STREAM, SNAPSHOT):
-        raise UsageError(f"new_tables must be {STREAM} or {SNAPSHOT}, not {policy!r}")
+        raise UsageError(f"{name} must be {STREAM} or {SNAPSHOT}, not {policy!r}")
     return policy
 
 

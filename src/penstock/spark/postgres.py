@@ -46,6 +46,7 @@ _LEFT_OUT = (
         "chunk_rows",
         "parallel_tables",
         "new_tables",
+        "new_columns",
     }
     | REFUSED
 )

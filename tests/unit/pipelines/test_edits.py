@@ -64,6 +64,7 @@ OPTIONS: Mapping[str, list[Any]] = {
     "shards": [7, 9],
     "parallel_tables": [3, 5],
     "new_tables": ["snapshot", "stream"],
+    "new_columns": ["snapshot", "stream"],
 }
 """Values of each option that a job may have: one or two."""
 

@@ -233,6 +233,31 @@ def test_the_request_for_rows_is_in_the_same_position_as_the_table_that_joined()
     assert watch.look(start.published).joined == {"public.refunds": ""}
 
 
+@pytest.mark.parametrize(
+    ("now", "requested"),
+    [
+        (table(1, "orders", (1, "id"), (2, "note"), (3, "channel", True)), True),
+        (table(1, "orders", (1, "id"), (2, "remark")), True),
+        # Rows from before have NULL here and there, and a dropped column has no values to read.
+        (table(1, "orders", (1, "id"), (2, "note"), (3, "channel")), False),
+        (table(1, "orders", (1, "id")), False),
+    ],
+)
+def test_the_rows_of_a_table_with_a_new_column_are_requested_if_the_log_lacks_its_values(
+    now: PublishedTable, requested: bool
+) -> None:
+    before = Published(1, (table(),)).pack()
+    watch = SchemaWatch(
+        lambda: Published(2, (now,)), "publication shop", EVERY_TABLE, FOLDER, reads_new_columns=True
+    )
+    look = watch.look(before)
+    assert look.joined == ({"public.orders": ""} if requested else {})
+    assert any("are read now, between the changes" in text for text in look.warnings) is requested
+    assert watch.look(look.published).joined == {}
+    without = SchemaWatch(lambda: Published(2, (now,)), "publication shop", EVERY_TABLE, FOLDER)
+    assert without.look(before).joined == {}
+
+
 def test_a_look_that_fails_does_not_end_the_read() -> None:
     def ask() -> Published:
         raise UnreachableError("too many connections")
