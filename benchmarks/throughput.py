@@ -20,6 +20,7 @@ The peers read the same log of PostgreSQL in the same run, each from its own cop
 
 - *Debezium's engine* makes the same records as JSON and drops them. It has no sink, no checkpoint and no exactly-once.
   The figures of an empty run are subtracted too: one that ends with its first change. Needs Maven and Java.
+- Its *initial snapshot* reads the same table as *postgres snapshot*; an empty run ends with its first row.
 - *pg_recvlogical* decodes nothing. It is the most that the server sends.
 
 CPU time is counted for the process tree of the command. `ratio` is the figure divided by the figure of Debezium's
@@ -274,6 +275,10 @@ def main() -> None:
                 changes = max(1, round(options.changes * share / (2 * rows))) * 2 * rows
                 if source == "postgres" and not options.no_peers:
                     peer[rows] = compare_peers(changes, rows, options.rounds)
+                if source == "postgres snapshot":
+                    peer.pop(rows, None)
+                    if not options.no_peers:
+                        peer[rows] = peer_snapshot(changes, rows, options.rounds)
                 with SOURCES[source](changes, rows) as backlog:
                     for sink in targets:
                         for workers in options.workers:
@@ -296,6 +301,18 @@ def compare_peers(changes: int, rows: int, rounds: int) -> Figure:
     figure = Figure(changes, costs)
     print(line(bare, figure, "pg_recvlogical", rows, "none", "–"))
     print(line(figure, figure, "Debezium's engine", rows, "none", "–"), flush=True)
+    return figure
+
+
+def peer_snapshot(rows: int, rows_per_statement: int, rounds: int) -> Figure:
+    """Print the row of the initial snapshot of Debezium's engine; return its figure."""
+    with (
+        postgres.server_with_table(rows, rows_per_statement) as (server, _),
+        debezium.snapshots(server, rows, cost_of) as run,
+    ):
+        run(True)  # not counted: it reads the classes from the disk for the first time
+        figure = Figure(rows, [above_empty(lambda: run(False), lambda: run(True)) for _ in range(rounds)])
+    print(line(figure, figure, "Debezium's snapshot", rows_per_statement, "none", "–"), flush=True)
     return figure
 
 

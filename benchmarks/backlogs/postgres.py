@@ -15,6 +15,8 @@ from backlogs import Backlog, batches
 from penstock_emulators.postgres import PostgresServer
 
 PUBLICATION, DATABASE = "benchmark", "postgres"
+ONE_ROW = "one_row"
+"""A database for runs that end with their first row."""
 UNREAD = "unread"
 """A slot at the position before the first change. Each run reads a copy of it."""
 TABLE = (
@@ -82,12 +84,16 @@ def server_with_backlog(changes: int, rows: int) -> Iterator[Server]:
 
 
 @contextmanager
-def rows_of_a_table(rows: int, rows_per_statement: int) -> Iterator[Backlog]:
-    """Start a server with a table of `rows` rows. A run reads them as an initial snapshot, and no change after it."""
+def server_with_table(rows: int, rows_per_statement: int) -> Iterator[tuple[PostgresServer, Backlog]]:
+    """Start a server with a table of `rows` rows. A run reads them as an initial snapshot, and no change after it.
+
+    The database `one_row` has the same table with one row, and `empty` has it without rows.
+    """
     with PostgresServer.start(settings={"max_wal_size": "8GB"}) as server:
         with psycopg.connect(server.dsn(DATABASE), autocommit=True) as session:
             session.execute("create database empty")
-        for name, filled in ((DATABASE, rows), ("empty", 0)):
+            session.execute(f"create database {ONE_ROW}")
+        for name, filled in ((DATABASE, rows), ("empty", 0), (ONE_ROW, 1)):
             with psycopg.connect(server.dsn(name), autocommit=True) as session:
                 session.execute(TABLE)
                 session.execute(f"create publication {PUBLICATION} for all tables")
@@ -105,7 +111,14 @@ def rows_of_a_table(rows: int, rows_per_statement: int) -> Iterator[Backlog]:
                 "end": datetime.now(timezone.utc).isoformat(),
             }
 
-        yield Backlog("postgres", rows, settings)
+        yield server, Backlog("postgres", rows, settings)
+
+
+@contextmanager
+def rows_of_a_table(rows: int, rows_per_statement: int) -> Iterator[Backlog]:
+    """See `server_with_table`."""
+    with server_with_table(rows, rows_per_statement) as (_, waiting):
+        yield waiting
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from penstock.io.change_streams import coders as shared_coders
 from penstock.io.change_streams.arguments import check_end, require_same
 from penstock.io.change_streams.incremental.notifications import NOTIFICATIONS, NotificationRecord
 from penstock.io.change_streams.kinds import POOLS, StreamKind
+from penstock.io.change_streams.lazy_records import LazyRecords
 from penstock.io.change_streams.lineage import LINEAGE_EVENTS, LineageEvent
 from penstock.io.change_streams.metrics import LAG_MS, ReaderMetrics
 from penstock.io.change_streams.prefetch import Batch, Prefetcher, StreamPool
@@ -396,6 +397,12 @@ class _BatchOutputs(_Outputs):
         self._waiting = ElementBatch([], [])
 
     def of(self, records: Sequence[Any]) -> Iterable[Any]:
+        if isinstance(records, LazyRecords):
+            if not records:
+                return ()
+            whole: Any = records  # it is read like a list
+            times = [records.commit_timestamp // 1000] * len(records)
+            return [*self.rest(), ElementBatch(whole, times).windowed()]
         elements, times_us = self._waiting
         others = []
         if not _NOT_BATCHED.isdisjoint(map(type, records)):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv
 
 from penstock.errors import UnwritableError
 from penstock.event.arrow import arrow_array, arrow_type
@@ -23,13 +24,14 @@ from penstock.event.plain_types import plain_schema, plain_value
 from penstock.io.columnar.row_runs import MIN_ROWS, TableRows, runs_of_rows
 from penstock.io.postgres.column_types import text_reader
 from penstock.io.postgres.events import OPS, EventConverter, sequence_of
+from penstock.io.postgres.initial_scan.copied_rows import NULL, CopiedRows, unescaped
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, Row, Table
 
 Output = tuple[list[Any], list[int]]
 """`BucketRun`s and events in order, and the event time of each in µs since 1970: of a run the earliest of its rows."""
 
 Texts = Sequence[Any]
-"""The values of a column: texts, None for NULL, `UNCHANGED`."""
+"""The values of a column: texts, None for NULL, `UNCHANGED`; or an array of texts."""
 
 _ROWS = (ChangeKind.INSERT, ChangeKind.UPDATE, ChangeKind.DELETE, ChangeKind.READ)
 _TEXT, _NUMBER, _FLAG = pa.string(), pa.int64(), pa.bool_()
@@ -73,6 +75,9 @@ class LogRows:
             ValueError: a value does not have the form of its type; the message names table and column, not the value.
         """
         made: Output = [], []
+        if isinstance(records, CopiedRows):
+            self._add(made, records.table, records, times_us)
+            return made
         start = 0
         while start < len(records):
             table, end = records[start].table, start + 1
@@ -106,6 +111,41 @@ class LogRows:
         return self._tables[table]
 
 
+class _Versions(NamedTuple):
+    """What the versions of rows are made of, as arrays, or as scalars where all rows have the same."""
+
+    order: pa.Array | pa.Scalar
+    transaction: pa.Array | pa.Scalar
+    sequence: pa.Array | pa.Scalar
+    index: pa.Array
+
+
+def columns_of(records: CopiedRows) -> list[pa.Array]:
+    """Return the columns of a chunk as arrays of texts."""
+    names = [str(number) for number in range(len(records.table.columns))]
+    table = csv.read_csv(
+        pa.py_buffer(records.data),
+        # One block, so that each column is one array.
+        csv.ReadOptions(column_names=names, use_threads=False, block_size=len(records.data) + 1),
+        # The server escapes what would be taken for the end of a value or of a line.
+        csv.ParseOptions(delimiter="\t", quote_char=False, escape_char=False, ignore_empty_lines=False),
+        csv.ConvertOptions(
+            column_types=dict.fromkeys(names, _TEXT), null_values=[NULL], strings_can_be_null=True
+        ),
+    )
+    if table.num_rows != len(records):
+        raise ValueError("the rows of a chunk cannot be divided")
+    columns = [column.combine_chunks() for column in table.columns]
+    # NULLs have a backslash too, but most chunks have neither.
+    return list(map(_unescaped, columns)) if b"\\" in records.data else columns
+
+
+def _unescaped(column: pa.Array) -> pa.Array:
+    if not pc.any(pc.match_substring(column, "\\")).as_py():
+        return column
+    return pa.array([None if text is None else unescaped(text) for text in column.to_pylist()], _TEXT)
+
+
 class _TableRows:
     """The rows of one table."""
 
@@ -127,26 +167,72 @@ class _TableRows:
 
     def rows(self, records: Sequence[LogRecord]) -> pa.Table | None:
         """Return the rows of records of this table; None if they must be made from events."""
+        try:
+            return self._copied(records) if isinstance(records, CopiedRows) else self._changed(records)
+        except (TypeError, ValueError, ArithmeticError, LookupError, UnwritableError):
+            # A large value that was not sent, or one that Arrow does not read; `pa.ArrowInvalid` is a ValueError. The
+            # long way names the column.
+            return None
+
+    def _copied(self, records: CopiedRows) -> pa.Table:
+        """Return the rows of a chunk. They differ in their columns and in their index only."""
+        size = len(records)
+        # As events have them: a READ has no transaction, and its sequence is its time.
+        version = _Versions(
+            pa.scalar(records.lsn, _NUMBER),
+            pa.scalar(None, _NUMBER),
+            pa.scalar(records.commit_timestamp, _NUMBER),
+            pa.array(range(1, size + 1), _NUMBER),
+        )
+        columns = [read(texts) for read, texts in zip(self._read, columns_of(records), strict=True)]
+        absent = [pa.nulls(size, field.type) for field in self._fields]
+        images = self._structs(columns, absent, columns, pa.repeat(True, size), None)
+        times = pa.repeat(pa.scalar(records.commit_timestamp // 1000, _NUMBER), size)
+        return self._table(
+            pa.repeat(str(OPS[ChangeKind.READ]), size), times, images, version, _no_columns(size), size
+        )
+
+    def _changed(self, records: Sequence[LogRecord]) -> pa.Table | None:
         new, old = [record.new for record in records], [record.old for record in records]
         if not all(
             record.kind in _ROWS and (row or before) is not None
             for record, row, before in zip(records, new, old, strict=True)
         ):
             return None
-        try:
-            images = self._images(new, old)
-            metadata = self._metadata(records)
-        except (TypeError, ValueError, ArithmeticError, LookupError, UnwritableError):
-            # A large value that was not sent, or one that Arrow does not read; `pa.ArrowInvalid` is a ValueError. The
-            # long way names the column.
-            return None
+        transactions = [record.transaction for record in records]
+        order = [
+            record.lsn if each is None else each.commit_lsn
+            for record, each in zip(records, transactions, strict=True)
+        ]
+        version = _Versions(
+            pa.array(order, _NUMBER),
+            pa.array([each and each.id for each in transactions], _NUMBER),
+            pa.array(list(map(sequence_of, records)), _NUMBER),
+            pa.array([record.sequence for record in records], _NUMBER),
+        )
+        return self._table(
+            pa.array([str(OPS[record.kind]) for record in records], _TEXT),
+            pa.array([record.event_timestamp // 1000 for record in records], _NUMBER),
+            self._images(new, old),
+            version,
+            self._not_sent(records),
+            len(records),
+        )
+
+    def _table(
+        self,
+        op: pa.Array,
+        times_us: pa.Array,
+        images: dict[str, pa.Array],
+        version: _Versions,
+        not_sent: pa.Array,
+        size: int,
+    ) -> pa.Table:
         arrays = {
-            "op": pa.array([str(OPS[record.kind]) for record in records], _TEXT),
-            "timestamp": pa.array([record.event_timestamp // 1000 for record in records], _NUMBER).cast(
-                self._shape.field("timestamp").type
-            ),
+            "op": op,
+            "timestamp": times_us.cast(self._shape.field("timestamp").type),
             **images,
-            "metadata": metadata,
+            "metadata": self._metadata(version, not_sent, size),
         }
         return pa.Table.from_arrays([arrays[name] for name in self._shape.names], schema=self._shape)
 
@@ -158,15 +244,27 @@ class _TableRows:
             key = before
         else:
             key = self._columns([row or other for row, other in zip(new, old, strict=True)])
+        no_before, no_after = ([row is None for row in rows] for rows in (old, new))
+        return self._structs(key, before, after, pa.array(no_before, _FLAG), pa.array(no_after, _FLAG))
+
+    def _structs(
+        self,
+        key: list[pa.Array],
+        before: list[pa.Array],
+        after: list[pa.Array],
+        no_before: pa.Array,
+        no_after: pa.Array | None,
+    ) -> dict[str, pa.Array]:
         wanted = [(key, self._key), (before, range(len(self._fields))), (after, range(len(self._fields)))]
-        absent = [None, [row is None for row in old], [row is None for row in new]]
         return {
             name: pa.StructArray.from_arrays(
                 [columns[number] for number in numbers],
                 fields=[self._fields[number] for number in numbers],
-                mask=None if mask is None else pa.array(mask, _FLAG),
+                mask=mask,
             )
-            for name, (columns, numbers), mask in zip(IMAGES, wanted, absent, strict=True)
+            for name, (columns, numbers), mask in zip(
+                IMAGES, wanted, [None, no_before, no_after], strict=True
+            )
             if numbers
         }
 
@@ -176,20 +274,10 @@ class _TableRows:
         values = zip(*(row or self._no_row for row in rows), strict=True)
         return [read(texts) for read, texts in zip(self._read, values, strict=True)]
 
-    def _metadata(self, records: Sequence[LogRecord]) -> pa.Array:
-        rows = len(records)
-        transactions = [record.transaction for record in records]
-        order = pa.array(
-            [
-                record.lsn if each is None else each.commit_lsn
-                for record, each in zip(records, transactions, strict=True)
-            ],
-            _NUMBER,
-        )
-        id_ = pa.array([each and each.id for each in transactions], _NUMBER)
-        index = pa.array([record.sequence for record in records], _NUMBER)
+    def _metadata(self, of: _Versions, not_sent: pa.Array, rows: int) -> pa.Array:
+        order, id_, numbers, index = of
         has_transaction, transaction = pc.is_valid(id_), pc.fill_null(id_.cast(_TEXT), "")
-        sequence = _digits(pa.array(list(map(sequence_of, records)), _NUMBER), 20)
+        sequence = _digits(numbers, 20)
         # As `penstock.event.replica.encode_version` writes them; to call it for each row would cost as much as all
         # columns.
         version = pc.binary_join_element_wise(
@@ -202,11 +290,15 @@ class _TableRows:
             "transaction": transaction,
             "sequence": sequence,
             "index": index,
-            "not_sent": self._not_sent(records),
+            "not_sent": not_sent,
             "transaction_tag": pc.if_else(has_transaction, pa.scalar(""), pa.scalar(None, _TEXT)),
             "system_transaction": pc.if_else(has_transaction, pa.scalar(False), pa.scalar(None, _FLAG)),
         }
-        return pa.StructArray.from_arrays([columns[field.name] for field in METADATA], fields=list(METADATA))
+        arrays = [columns[field.name] for field in METADATA]
+        return pa.StructArray.from_arrays(
+            [pa.repeat(each, rows) if isinstance(each, pa.Scalar) else each for each in arrays],
+            fields=list(METADATA),
+        )
 
     def _not_sent(self, records: Sequence[LogRecord]) -> pa.Array:
         """Return the columns that a deletion lacks, because they are outside of the identity."""
@@ -215,9 +307,12 @@ class _TableRows:
             return pa.array(
                 [self._not_in_identity if each else () for each in lacking], METADATA.field("not_sent").type
             )
-        return pa.ListArray.from_arrays(
-            pa.repeat(pa.scalar(0, pa.int32()), len(records) + 1), pa.array([], _TEXT)
-        )
+        return _no_columns(len(records))
+
+
+def _no_columns(rows: int) -> pa.Array:
+    """Return an empty list for each row."""
+    return pa.ListArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows + 1), pa.array([], _TEXT))
 
 
 def _digits(numbers: pa.Array, width: int) -> pa.Array:
@@ -229,9 +324,10 @@ def _column(source: Source, name: str, type_: ColumnType, plain: ColumnType) -> 
     held_as, read, convert = arrow_type(plain, "us"), text_reader(type_), plain_value(type_)
 
     def parsed(texts: Texts) -> pa.Array:
-        return pa.array(texts, _TEXT).cast(held_as)
+        return _texts(texts).cast(held_as)
 
     def from_values(texts: Texts) -> pa.Array:
+        texts = texts.to_pylist() if isinstance(texts, pa.Array) else texts
         if UNCHANGED in texts:  # pyarrow finds it in texts, but a reader may take it for one
             raise TypeError("a large value that was not sent")
         values = [None if text is None else text if read is None else read(text) for text in texts]
@@ -240,8 +336,18 @@ def _column(source: Source, name: str, type_: ColumnType, plain: ColumnType) -> 
         return arrow_array(name, plain, values, "us", source)
 
     if type_.kind is Kind.BOOL:
-        return lambda texts: pa.array([_BOOLEANS[text] for text in texts], _FLAG)
+        return _flags
     if read is None and convert is None:
-        return lambda texts: pa.array(texts, _TEXT)
+        return _texts
     # Text in place of a decimal number has Python's form, and not that of the server.
     return parsed if type_.kind in _PARSED and plain.kind is not Kind.STRING else from_values
+
+
+def _texts(texts: Texts) -> pa.Array:
+    return texts if isinstance(texts, pa.Array) else pa.array(texts, _TEXT)
+
+
+def _flags(texts: Texts) -> pa.Array:
+    if isinstance(texts, pa.Array):
+        return pc.equal(texts, "t")
+    return pa.array([_BOOLEANS[text] for text in texts], _FLAG)

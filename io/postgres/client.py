@@ -138,6 +138,12 @@ class Client:
         with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:
             return list(copy.rows())
 
+    def copied_lines(self, query: sql.Composed) -> tuple[bytes, int]:
+        """Return the lines of a COPY statement as the server sends them, and their number; raises as `rows` does."""
+        with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:
+            lines = list(copy)
+        return b"".join(lines), len(lines)
+
     def rows(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query.
 

@@ -21,6 +21,7 @@ from penstock.io.change_streams import coders as shared
 from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
 from penstock.io.change_streams.flat_tracker import FlatFrontierCoder
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
+from penstock.io.postgres.initial_scan.frontier import LogFrontier
 from penstock.io.postgres.position import NO_SNAPSHOTS, Position, ReadView
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction, Row, Table
 from penstock.io.postgres.source import ChangeStream
@@ -123,9 +124,9 @@ class ChangeStreamCoder(shared.ChangeStreamCoder):
 class LogFrontierCoder(FlatFrontierCoder):
     """Encodes the frontier of a log reader: ``{"end", "positions": {name of the slot: [at, watermark]}, "v":1}``.
 
-    `at` is [lsn, claimed, system, previous_end, snapshots, recent, prepared, initial, published]; see `Position`.
-    `initial` is a list or null. `snapshots` is the document of a `SnapshotProgress`, and null if there is none.
-    `published` is missing in older checkpoints.
+    `at` is [lsn, claimed, system, previous_end, snapshots, recent, prepared, initial, published, blocks]; see
+    `Position`. `initial` is a list or null. `snapshots` is the document of a `SnapshotProgress`, and null if there is
+    none. `published` is missing in older checkpoints, and `blocks` if there are none.
     """
 
     def document(self, frontier: FlatFrontier) -> dict[str, Any]:
@@ -135,22 +136,33 @@ class LogFrontierCoder(FlatFrontierCoder):
         }
         return {"end": frontier.end, "positions": positions}
 
-    def frontier(self, document: dict[str, Any]) -> FlatFrontier:
+    value_type = LogFrontier
+
+    def frontier(self, document: dict[str, Any]) -> LogFrontier:
         positions = {
             name: FlatPosition(_position(at), watermark)
             for name, (at, watermark) in document["positions"].items()
         }
-        return FlatFrontier(positions, document["end"])
+        return LogFrontier(positions, document["end"])
 
 
 def _position_document(position: Position) -> list[Any]:
     snapshots = None if position.snapshots == NO_SNAPSHOTS else position.snapshots.document()
     initial = None if position.initial is None else list(position.initial)
-    return [*position[:4], snapshots, list(position.recent), position.prepared, initial, position.published]
+    document = [
+        *position[:4],
+        snapshots,
+        list(position.recent),
+        position.prepared,
+        initial,
+        position.published,
+    ]
+    return [*document, list(map(list, position.blocks))] if position.blocks else document
 
 
 def _position(document: list[Any]) -> list[Any]:
-    lsn, claimed, system, previous_end, snapshots, recent, prepared, initial, *published = document
+    lsn, claimed, system, previous_end, snapshots, recent, prepared, initial, *more = document
+    published, blocks = [*more, "", ()][:2] if len(more) < 2 else more
     progress = NO_SNAPSHOTS if snapshots is None else SnapshotProgress.from_document(snapshots)
     return list(
         Position(
@@ -162,7 +174,8 @@ def _position(document: list[Any]) -> list[Any]:
             tuple(recent),
             prepared,
             None if initial is None else ReadView(*initial),
-            *published,
+            published,
+            tuple((name, number, has_key) for name, number, has_key in blocks),
         )
     )
 

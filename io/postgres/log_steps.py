@@ -51,6 +51,7 @@ class Merge(Protocol):
     def begin_scan(self, stopped: Callable[[], bool]) -> bool: ...
     @property
     def is_scanning(self) -> bool: ...
+    def plan(self) -> tuple[tuple[str, int, bool], ...]: ...
     def wait(self, seconds: float) -> None: ...
     def acknowledged(self, lsn: int) -> None: ...
     def reopened(self) -> None: ...
@@ -220,6 +221,11 @@ class LogSteps:
         self.position = self.position._replace(initial=view)
         self.watermark = max(self.watermark, now)
 
+    def planned(self, blocks: tuple[tuple[str, int, bool], ...]) -> PendingStep:
+        """Return the step after which the rows of an initial snapshot are read; see `Position`."""
+        self.position = self.position._replace(blocks=blocks)
+        return 0, (), FlatPosition(self.position, self.watermark)
+
     def added(self, merge: Merge, *, at_end: bool = False) -> list[PendingStep]:
         """Return the steps that snapshots add at the end of what was read. `at_end`: rows wait for no change."""
         steps: list[PendingStep] = []
@@ -247,6 +253,7 @@ def _after(position: Position, end: TransactionEnd) -> Position:
         end.prepared,
         position.initial,
         position.published,
+        position.blocks,
     )
 
 

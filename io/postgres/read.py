@@ -43,7 +43,7 @@ from penstock.errors import (
 from penstock.event.model import Source
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
+from penstock.io.change_streams.flat import FlatPosition
 from penstock.io.change_streams.flat_tracker import FlatTracker
 from penstock.io.change_streams.incremental.channels import check_folder
 from penstock.io.change_streams.incremental.options import (
@@ -52,10 +52,13 @@ from penstock.io.change_streams.incremental.options import (
     SnapshotOptions,
     initial_request,
 )
+from penstock.io.change_streams.kinds import StreamKind
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.settings import Limits
 from penstock.io.postgres import coder
+from penstock.io.postgres.initial_scan.frontier import LogFrontier
+from penstock.io.postgres.initial_scan.kind import ScanKind
 from penstock.io.postgres.metrics import PostgresMetrics
 from penstock.io.postgres.names import checked_slot, database_of
 from penstock.io.postgres.options import PostgresStreamOptions
@@ -101,12 +104,15 @@ class _Asking:
 class ReadPostgresFn(ReadChangeStreamFn):
     """Turns `ChangeStream` elements into timestamped `LogRecord`s."""
 
-    frontier_type = FlatFrontier
+    frontier_type = LogFrontier
     tracker_type = FlatTracker
     frontier_coder = coder.LogFrontierCoder
     metrics_type = PostgresMetrics
     # The prefetcher limits how long a split waits.
     split_deferral_seconds = math.inf
+
+    def kinds(self) -> tuple[StreamKind, ...]:
+        return (ScanKind(self), *super().kinds())
 
     def connect(self, stream: ChangeStream) -> _Asking:
         # The client imports psycopg, which only a running pipeline needs.
@@ -193,7 +199,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
             raise SeveralProblemsError.of(problems, stream.database)
         return found
 
-    def initial_restriction(self, element: ChangeStream) -> FlatFrontier:
+    def initial_restriction(self, element: ChangeStream) -> LogFrontier:
         """Also create the slots that do not exist: checks from the driver change nothing."""
         self.check_start(element)
         found, client = self.check(element), self._client(element)
@@ -215,7 +221,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
         prepared = client.backoff.ask(prepare, self._settings.limits.unavailable_seconds)
         return self.first_frontier(element, prepared)
 
-    def first_frontier(self, stream: ChangeStream, said: Slots) -> FlatFrontier:
+    def first_frontier(self, stream: ChangeStream, said: Slots) -> LogFrontier:
         """Return each slot at its confirmed position."""
         positions = {}
         for name, slot in said.items():
@@ -223,7 +229,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
             if self._settings.snapshots.snapshot != NEVER:
                 position = position._replace(snapshots=NO_SNAPSHOTS.with_initial(initial_request()))
             positions[name] = FlatPosition(list(position), stream.start)
-        return FlatFrontier(positions, stream.end)
+        return LogFrontier(positions, stream.end)
 
     def check_start(self, stream: ChangeStream) -> None:
         """Check that the tables exist that the program names, and that the end is not before the start.

@@ -33,7 +33,7 @@ _LOGGER = logging.getLogger(__name__)
 _MAX_READ = 256
 """Items that are taken from a connection at once."""
 _TICK_SECONDS = 0.05
-"""How long the thread waits for rows of an initial snapshot before it looks whether it was stopped."""
+"""How long the thread waits for the tables of an initial snapshot before it looks whether it was stopped."""
 LATE_NANOS = NANOS
 """A reader is behind if the last change that arrived was committed longer ago than this, and the end of the log was
 not reached since then."""
@@ -130,8 +130,7 @@ class SlotStream(PartitionStream):
         try:
             self._look()
             if log.merge is not None:
-                # Rows of an initial scan first: `begin_scan` is false once they are complete, also after a lost
-                # connection.
+                # Rows of an initial scan first: `begin_scan` is false once they are complete.
                 yield from self._scan(reading, log.merge)
             yield from self._changes(reading)
         except PositionLostError as error:
@@ -143,18 +142,23 @@ class SlotStream(PartitionStream):
             log.position = renewed._replace(snapshots=log.merge.progress, published=log.position.published)
 
     def _scan(self, reading: Reading, merge: Merge) -> Iterator[Sequence[PendingStep]]:
-        """Yield the rows of an initial snapshot. All of them come before the first change, so the log waits."""
+        """Yield the plan of an initial snapshot. All its rows come before the first change, so the log waits."""
         if not merge.begin_scan(lambda: reading.stopped) or merge.initial is None:
             return
         self._log.begin_scan(merge.initial)
-        self._is_late = True
         while merge.is_scanning and not reading.stopped:
             steps = self._log.added(merge, at_end=True)
-            self.received_bytes += row_bytes(steps)
+            blocks = merge.plan()
+            if blocks:
+                steps.append(self._log.planned(blocks))
             if steps:
                 yield self._with_warnings(steps)
                 self.has_answered = True
-            elif merge.is_scanning:
+            if blocks:
+                # The plan is the last step of this reader: others read the rows.
+                while not reading.stopped:
+                    merge.wait(_TICK_SECONDS)
+            elif not steps and merge.is_scanning:
                 merge.wait(_TICK_SECONDS)
 
     def _changes(self, reading: Reading) -> Iterator[Sequence[PendingStep]]:
@@ -282,7 +286,7 @@ class SlotStream(PartitionStream):
         The commit time of a change is compared with the time of its arrival, not with the time of its claim: a change
         that waited in the queue for the previous epoch says nothing about the server. Both are times of the server's
         clock. A reader that is not late answers at once. One that is late asks for the end of the log when nothing
-        arrives, and is no longer behind when it has reached it. Rows of an initial snapshot are always behind.
+        arrives, and is no longer behind when it has reached it.
         """
         return self._is_late and not self._is_at_end
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +12,7 @@ from typing import Protocol
 from backlogs import postgres
 from measure import Cost
 
+from penstock_emulators.postgres import PostgresServer
 from tests.integration.postgres import debezium_engine
 
 _PING = "ping"
@@ -45,19 +47,50 @@ def engine() -> Iterator[Engine]:
             measured: Callable[[Sequence[object], Path], Cost],
         ) -> Cost:
             slot = waiting.slot(empty=empty)
-            settings = {
-                **debezium_engine.connector_settings(
-                    waiting.server, postgres.DATABASE, slot, _PING if empty else postgres.PUBLICATION
-                ),
-                "snapshot.mode": "no_data",
-                "key.converter.schemas.enable": "false",
-                "value.converter.schemas.enable": "false",
-                "penstock.records": "1" if empty else str(changes),
-            }
+            publication = _PING if empty else postgres.PUBLICATION
             if empty:
                 _change_once(waiting)
-            file = debezium_engine.write_properties(folder / f"{slot}.properties", settings)
-            return measured(["java", "-Xmx900m", "-cp", class_path, "Engine", file], folder / "log")
+            connector = debezium_engine.connector_settings(
+                waiting.server, postgres.DATABASE, slot, publication
+            )
+            return measured(
+                command(folder, class_path, connector, "no_data", 1 if empty else changes), folder / "log"
+            )
+
+        yield run
+
+
+def command(
+    folder: Path, class_path: str, connector: Mapping[str, str], mode: str, records: int
+) -> Sequence[object]:
+    """Return the command that runs the engine until it has made `records`. `mode`: ``snapshot.mode``."""
+    settings = {
+        **connector,
+        "snapshot.mode": mode,
+        "key.converter.schemas.enable": "false",
+        "value.converter.schemas.enable": "false",
+        "penstock.records": str(records),
+    }
+    file = debezium_engine.write_properties(folder / f"{connector['slot.name']}.properties", settings)
+    return ["java", "-Xmx900m", "-cp", class_path, "Engine", file]
+
+
+@contextmanager
+def snapshots(
+    server: PostgresServer, rows: int, measured: Callable[[Sequence[object], Path], Cost]
+) -> Iterator[Callable[[bool], Cost]]:
+    """Yield the function that reads the table of `server` as an initial snapshot, or one row, and drops the records."""
+    numbers = itertools.count(1)
+    with tempfile.TemporaryDirectory(prefix="penstock-debezium-") as name:
+        folder = Path(name)
+        class_path = debezium_engine.compile_engine(folder)
+
+        def run(empty: bool) -> Cost:
+            database = postgres.ONE_ROW if empty else postgres.DATABASE
+            slot = f"debezium_{next(numbers)}"
+            connector = debezium_engine.connector_settings(server, database, slot, postgres.PUBLICATION)
+            records = 1 if empty else rows
+            return measured(command(folder, class_path, connector, "initial", records), folder / "log")
 
         yield run
 

@@ -46,11 +46,14 @@ class WorkerAnswers:
         self._waiting: deque[Any] = deque()
         self._new_reports: list[Notification] = []
 
-    def _ask(self) -> None:
+    def _ask_for_tables(self) -> None:
         unresolved = self._engine.progress.unresolved
         if unresolved is not None and unresolved.id != self._asked:
             self._asked = unresolved.id
             self._worker.ask(unresolved)
+
+    def _ask(self) -> None:
+        self._ask_for_tables()
         for request in self._engine.requests():
             self._worker.ask(request)
 

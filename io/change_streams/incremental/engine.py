@@ -223,6 +223,18 @@ class SnapshotEngine:
         self._open_tables()
         return reports
 
+    def finish_scanned(self) -> Notifications:
+        """Finish the tables that others have read; return their reports. For an engine that has requested nothing."""
+        current = self.progress.current
+        reports: Notifications = ()
+        for scan in (current.tables or ()) if current is not None else ():
+            if scan.scanned and not scan.repairs:
+                self._tables.pop(scan.table, None)
+                self.progress, ended = self.progress.finished(scan.table, ScanStatus.SUCCEEDED)
+                reports += ended
+        self._open_tables()
+        return reports
+
     def restart(self) -> None:
         """Drop all chunks: they are requested again. For a database that may have lost what a chunk has seen."""
         self._tables = {}

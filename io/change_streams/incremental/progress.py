@@ -249,6 +249,21 @@ class SnapshotProgress:
         """Return the progress after the last chunk of a table."""
         return self._with_scan(table, lambda scan: replace(scan, scanned=True))
 
+    def read_by_scan(self, table: str, rows: int, *, unread: bool, condition: str) -> SnapshotProgress:
+        """Return the progress after `rows` rows of a table were emitted by other readers, in no order.
+
+        `unread`: rows remain, those that satisfy `condition` or, without one, all: they are read again.
+        """
+        return self._with_scan(
+            table,
+            lambda scan: replace(
+                scan,
+                rows=scan.rows + rows,
+                scanned=not unread,
+                condition=condition if unread else scan.condition,
+            ),
+        )
+
     def restarted(self, table: str) -> SnapshotProgress:
         """Return the progress with a table at its beginning."""
         return self._with_scan(table, lambda scan: replace(scan, cursor="", scanned=False))

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from psycopg import sql
 
@@ -21,6 +21,7 @@ from penstock.io.postgres.errors import LockedError
 from penstock.io.postgres.incremental import chunks
 from penstock.io.postgres.incremental.chunks import ChunkStatement, SnapshotRow, VisibleTransactions
 from penstock.io.postgres.incremental.held_read_view import HeldReadView, take_snapshot
+from penstock.io.postgres.initial_scan.stream import Copied
 from penstock.io.postgres.record import LogRecord, Table, parse_lsn, read_record
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.tables import TableSelection
@@ -31,6 +32,16 @@ _LOGGER = logging.getLogger(__name__)
 _GAP_SECONDS = 0.02
 """How often the reader looks whether a transaction that is in the log is visible."""
 _OLDEST_WITH_GENERATED = 180_000
+
+
+class _OpenTable(NamedTuple):
+    """A locked table. `snapshot`: of its transaction. The rest: see `ChunkStatement`."""
+
+    table: Table
+    kind: str
+    file: int
+    conditions: Sequence[str]
+    snapshot: str
 
 
 class ChunkReader:
@@ -166,27 +177,18 @@ class ChunkReader:
                 time.sleep(_GAP_SECONDS)
 
     def _read_in_transaction(self, request: ChunkRequest, schema: str, name: str, at: str) -> Chunk:
-        lock = sql.SQL("lock table {}.{} in access share mode").format(
-            sql.Identifier(schema), sql.Identifier(name)
+        opened = self._open(schema, name, at)
+        table = opened.table
+        statement = ChunkStatement(
+            table, request, kind=opened.kind, file=opened.file, conditions=opened.conditions
         )
-        self._client.run(lock)
-        snapshot, oid, identity, kind, file, lists, filters = self._state(schema, name)
-        if at and self._client.rows(chunks.REWRITTEN, {"table": oid}):
-            raise ChangeStreamError(
-                f"{self._stream}: {request.table} was truncated or rewritten after the snapshot that is read, which "
-                "therefore has none of its rows"
-            )
-        table = self._table(oid, schema, name, identity, lists)
-        # One publication without a condition sends every row.
-        conditions = [] if None in filters else [" or ".join(f"({each})" for each in filters)]
-        statement = ChunkStatement(table, request, kind=kind, file=file or 0, conditions=conditions)
 
         def rows(query: sql.Composed, *, null: bool = False) -> Any:
             return statement.chunk_rows(
                 self._client.copied(query), lambda row: SnapshotRow(table, row), null=null
             )
 
-        visible = chunks.parse_snapshot(snapshot)
+        visible = chunks.parse_snapshot(opened.snapshot)
         if request.keys:
             found, is_last = rows(statement.rows_of_keys()), False
         else:
@@ -200,6 +202,47 @@ class ChunkReader:
             self._client.rows(chunks.FLUSH_AT_COMMIT)
         position = chunks.end_of_records(parse_lsn(end), block, segment)
         return Chunk(request, found, visible.sees, position, is_last, statement.restarted)
+
+    def _open(self, schema: str, name: str, at: str) -> _OpenTable:
+        """Lock a table against changes of its definition, in a transaction of the snapshot `at`, and describe it."""
+        lock = sql.SQL("lock table {}.{} in access share mode").format(
+            sql.Identifier(schema), sql.Identifier(name)
+        )
+        self._client.run(lock)
+        snapshot, oid, identity, kind, file, lists, filters = self._state(schema, name)
+        if at and self._client.rows(chunks.REWRITTEN, {"table": oid}):
+            raise ChangeStreamError(
+                f"{self._stream}: {schema}.{name} was truncated or rewritten after the snapshot that is read, which "
+                "therefore has none of its rows"
+            )
+        # One publication without a condition sends every row.
+        conditions = [] if None in filters else [" or ".join(f"({each})" for each in filters)]
+        return _OpenTable(
+            self._table(oid, schema, name, identity, lists), kind, file or 0, conditions, snapshot
+        )
+
+    def read_blocks(self, name: str, start: int, end: int) -> Copied:
+        """Return the rows in the blocks from `start`, inclusive, to `end`, exclusive. Raises as `read` does."""
+        schema, _, table = name.partition(".")
+
+        def read() -> Copied:
+            with self._transaction() as at:
+                opened = self._open(schema, table, at)
+                statement = chunks.rows_in_blocks(opened.table, opened.kind, opened.conditions, start, end)
+                return Copied(opened.table, *self._client.copied_lines(statement))
+
+        return self._when_unlocked(read)
+
+    def blocks(self, names: Sequence[str]) -> tuple[tuple[str, int, bool], ...]:
+        """Return the number of blocks of tables, at least 1, and whether each has a key, in the order of `names`."""
+
+        def read() -> list[tuple[Any, ...]]:
+            with self._transaction():
+                return self._client.rows(chunks.BLOCKS, {"tables": list(names)})
+
+        found = {name: (name, blocks, has_key) for name, blocks, has_key in self._when_unlocked(read)}
+        # The engine finds a table that was dropped a moment ago, and says so.
+        return tuple(found.get(name, (name, 1, True)) for name in names)
 
     def _state(self, schema: str, name: str) -> tuple[Any, ...]:
         """Return the row of `chunks.STATE`."""

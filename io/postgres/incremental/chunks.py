@@ -85,6 +85,18 @@ order by published.schemaname, published.tablename
 """
 """The published tables, whether each has a key to divide it by, and about how many rows; 0 if that is not known."""
 
+BLOCKS = f"""
+select namespace.nspname || '.' || relation.relname,
+       greatest(max(pg_relation_size(coalesce(leaf.relid, relation.oid))) / current_setting('block_size')::int8, 1),
+       exists (select from pg_index index where {KEY_INDEX})
+from pg_class relation join pg_namespace namespace on namespace.oid = relation.relnamespace
+left join lateral pg_partition_tree(relation.oid) leaf on relation.relkind = 'p' and leaf.isleaf
+where namespace.nspname || '.' || relation.relname = any(%(tables)s)
+group by relation.oid, namespace.nspname, relation.relname
+"""
+"""The number of blocks of tables, at least 1, and whether each has a key. Of a partitioned table it is the largest
+number of a partition: a range of blocks means these blocks of every partition."""
+
 _encode = msgspec.json.Encoder().encode
 
 CTID = "ctid"
@@ -168,6 +180,29 @@ def key_name(key: Sequence[Any]) -> str:
     return _json(key)
 
 
+def rows_in_blocks(table: Table, kind: str, conditions: Sequence[str], start: int, end: int) -> sql.Composed:
+    """Return the statement for the rows in blocks from `start`, inclusive, to `end`, exclusive.
+
+    From PostgreSQL 14 on the server reads only these blocks ("Tid Range Scan").
+    """
+    names = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
+    given = [sql.SQL(" and ({})").format(sql.SQL(each)) for each in conditions]
+    return sql.SQL("copy (select {} from {}{} where ctid >= {}::tid and ctid < {}::tid{}) to stdout").format(
+        names,
+        only(kind),
+        sql.Identifier(table.schema, table.name),
+        sql.Literal(f"({start},0)"),
+        sql.Literal(f"({end},0)"),
+        sql.SQL("").join(given),
+    )
+
+
+def only(kind: str) -> sql.SQL:
+    """Return ``only`` for a table of this relkind, if rows of other tables would come with its own."""
+    # Inherited tables are published under their own names, partitions under the name of the partitioned table.
+    return sql.SQL("" if kind == "p" else "only ")
+
+
 class SnapshotRow(NamedTuple):
     """A row of a chunk before it has its place in the log."""
 
@@ -191,8 +226,7 @@ class ChunkStatement:
         key = [table.columns[place].name for place in self._key]
         self.order = list(request.surrogate_key) or key or [CTID]
         self.ties = bool(request.surrogate_key)
-        # Inherited tables are published under their own names, partitions under the name of the partitioned table.
-        self._only = sql.SQL("" if kind == "p" else "only ")
+        self._only = only(kind)
         self._mark = [*self.order, str(file)] if self.order == [CTID] else self.order
         self._after: list[str] | None = None
         self.restarted = False

@@ -109,14 +109,22 @@ class HeldReadView:
         self.close()
         self._lock = initial.lock
         self._take_lock()
+        if not self.exists(initial):
+            self.close()
+            return False
+        self.name = initial.name
+        return True
+
+    def exists(self, initial: ReadView) -> bool:
+        """Return whether the server knows the snapshot. Raises `UnreachableError`."""
         with Client(self._stream, self._connection) as client:
             try:
                 client.run(BEGIN)
                 client.run(take_snapshot(initial.name))
-            except ChangeStreamError:  # the server does not know it any more
-                self.close()
+            except UnreachableError:
+                raise
+            except ChangeStreamError:
                 return False
-        self.name = initial.name
         return True
 
     def keep(self) -> None:

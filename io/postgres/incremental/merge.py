@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from penstock.errors import ChangeStreamError
 from penstock.io.change_streams.incremental.answers import WorkerAnswers
 from penstock.io.change_streams.incremental.channels import signal_of_row
-from penstock.io.change_streams.incremental.engine import Chunk, FailedChunk, SnapshotEngine
-from penstock.io.change_streams.incremental.notifications import Notification, ScanStatus
+from penstock.io.change_streams.incremental.engine import SnapshotEngine
 from penstock.io.change_streams.incremental.options import SnapshotOptions, initial_request
 from penstock.io.change_streams.incremental.progress import INITIAL, SnapshotProgress
 from penstock.io.change_streams.incremental.worker import SnapshotWorker
+from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.incremental.chunks import SnapshotRow, key_name, key_places, parse_snapshot
 from penstock.io.postgres.incremental.held_read_view import HeldReadView
 from penstock.io.postgres.position import ReadView
@@ -25,6 +25,8 @@ from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTra
 _LOGGER = logging.getLogger(__name__)
 _END_OF_TIME = 1 << 64
 """A position above every LSN: the log was read to the end of the read."""
+Blocks = tuple[tuple[str, int, bool], ...]
+"""What is to be read of tables; see `Position`."""
 _PRUNE_FROM = 64
 """Transactions that are not known to be visible, from which on the server is asked. They are a part of the
 checkpoint.
@@ -59,18 +61,22 @@ class SnapshotMerge(WorkerAnswers):
         notifications: bool,
         dead_letters: bool,
         visible: Callable[[], Any],
+        blocks: Callable[[Sequence[str]], Blocks],
         close: Callable[[], None],
     ) -> None:
-        """`name`: of the stream, for reports. `visible`: asks which transactions are visible now; `close` ends that."""
+        """`name`: of the stream, for reports. `visible` asks which transactions are visible now, `blocks` how large
+        tables are; `close` ends that.
+        """
         engine = SnapshotEngine(
             progress, recent=recent, parallel_tables=options.parallel_tables, chunk_rows=options.chunk_rows
         )
         super().__init__(engine, worker, name, notifications=notifications, dead_letters=dead_letters)
-        self._options, self._visible, self._close = options, visible, close
+        self._options, self._visible, self._blocks, self._close = options, visible, blocks, close
         self._held, self._initial = held, initial
         self._contained = None if initial is None else parse_snapshot(initial.visible)
         # Where the log was when the last row was read. It was before this reader began if the view has no name.
         self._scanned_at = -1 if initial is not None and not initial.name else None
+        self._finishes_tables = self._scanned_at is not None
         self._prune_at = _PRUNE_FROM
         self._recent: tuple[int, ...] = tuple(recent)
         self._keys: dict[Table, list[int]] = {}
@@ -97,14 +103,18 @@ class SnapshotMerge(WorkerAnswers):
         return self._initial
 
     def begin_scan(self, stopped: Callable[[], bool]) -> bool:
-        """Return whether rows are to be read at one snapshot of the database, before the log is read."""
+        """Return whether rows are to be read at one snapshot of the database, before the log is read.
+
+        `plan` then says which. Other readers read them: this one waits until it is stopped.
+        """
         if not self._wants_initial:
             self._end_scan()
             return False
+        scans = self._engine.progress.snapshots[0].tables or ()
+        is_begun = any(scan.cursor or scan.rows or scan.scanned for scan in scans)
         if self._initial is None:
-            scans = self._engine.progress.snapshots[0].tables or ()
             # Rows were emitted without a held snapshot, or after it was lost: the rest continues between the changes.
-            if any(scan.cursor or scan.rows or scan.scanned for scan in scans):
+            if is_begun:
                 return False
             try:
                 self._initial = self._held.begin(stopped)
@@ -112,6 +122,8 @@ class SnapshotMerge(WorkerAnswers):
                 self._give_up(str(error))
                 return False
             self._contained = parse_snapshot(self._initial.visible)
+        elif self._initial.name and is_begun:
+            self._give_up("an earlier version of Penstock has begun it")
         elif self._initial.name and not self._held.resume(self._initial):
             self._give_up("the server does not hold it any more")
         return self.is_scanning
@@ -120,6 +132,30 @@ class SnapshotMerge(WorkerAnswers):
     def _wants_initial(self) -> bool:
         current = self._engine.progress.current
         return current is not None and current.kind == INITIAL and not self._engine.progress.paused
+
+    def plan(self) -> Blocks:
+        """Return what is to be read; empty while the tables are not known, or if the server refuses to say it.
+
+        Raises:
+            UnreachableError: `begin_scan` again later.
+        """
+        current = self._engine.progress.current
+        if not self.is_scanning or current is None or not current.names:
+            return ()
+        try:
+            return self._blocks(current.names)
+        except UnreachableError:
+            raise
+        except ChangeStreamError as error:
+            self._give_up(str(error))
+            return ()
+
+    def _ask(self) -> None:
+        # Only for the list of tables: the rows at the held snapshot are read in ranges, by others.
+        if self._held.name:
+            self._ask_for_tables()
+        else:
+            super()._ask()
 
     @property
     def is_scanning(self) -> bool:
@@ -238,6 +274,9 @@ class SnapshotMerge(WorkerAnswers):
         """
         added: list[Added] = []
         reports = self._take_answers()
+        if self._finishes_tables:
+            self._finishes_tables = False
+            reports += self._engine.finish_scanned()
         if self._held.name:
             self._watch_scan()
         if self._initial is not None and not self._initial.name:
@@ -266,13 +305,6 @@ class SnapshotMerge(WorkerAnswers):
             self._give_up("it was paused")
         elif not self._wants_initial:
             self._end_scan()
-
-    def _arrived(self, answer: Chunk | FailedChunk) -> Sequence[Notification]:
-        gone = isinstance(answer, FailedChunk) and answer.status is ScanStatus.UNKNOWN_SCHEMA
-        if isinstance(answer, FailedChunk) and self._held.name and not gone:
-            self._give_up(answer.problem)
-            return ()
-        return super()._arrived(answer)
 
     @property
     def _is_incremental(self) -> bool:

@@ -87,6 +87,7 @@ def merge_maker(stream: ChangeStream, settings: Any, backoff: Backoff) -> Callab
             notifications=settings.notification_output,
             dead_letters=settings.error_output,
             visible=asking.visible,
+            blocks=asking.blocks,
             close=asking.close,
         )
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from penstock.errors import LineageError
+from penstock.io.change_streams.range_dealing import deal_numbers
 
 STREAM = "change stream"
 """The key under which a frontier reports the change stream that waits for the snapshot."""
@@ -165,18 +166,14 @@ class ScanFrontier:
     def deal(self, n: int) -> list[ScanFrontier]:
         """Return at most `n` frontiers, none empty, that can be read in parallel; `join` is the exact inverse.
 
-        A range keeps its part from one deal to the next where possible, because the worker may have read ahead in it.
-        The change stream goes to the first part.
+        Ranges are dealt as `deal_numbers` says. The change stream goes to the first part.
 
         Raises:
             ValueError: this is a dealt part itself; `join` first.
         """
         if self.dealt:
             raise ValueError("a dealt part cannot be dealt again: join all parts first")
-        parts: list[list[int]] = [[] for _ in range(max(1, min(n, len(self.ranges))))]
-        for number in sorted(self.ranges):
-            parts[number % len(parts)].append(number)
-        _level(parts)
+        parts = deal_numbers(self.ranges, n)
         # The stream is one restriction, so exactly one part carries it.
         return [
             replace(
@@ -216,9 +213,3 @@ class ScanFrontier:
             parts[0], ranges=ranges, stream=streams[0] if streams else None, dealt=False, resting=False
         )
         return whole.settled()
-
-
-def _level(parts: list[list[int]]) -> None:
-    """Move ranges from the longest to the shortest part until their lengths differ by one at most."""
-    while len(longest := max(parts, key=len)) - len(shortest := min(parts, key=len)) > 1:
-        shortest.append(longest.pop())

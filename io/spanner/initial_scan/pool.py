@@ -1,21 +1,16 @@
-"""The readers of an initial scan in one process.
-
-Ranges come in any order, the rows of a range in the order of the service. A bundle finishes the range that it has begun
-before it takes rows of another one: a finished range leaves the checkpoint.
-"""
+"""The readers of an initial scan in one process."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from penstock.errors import PositionLostError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.partition_pool import PartitionPool
 from penstock.io.change_streams.partition_prefetch import PartitionPrefetcher
+from penstock.io.change_streams.range_prefetch import RangePrefetcher
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.stream_reader import StreamReader
@@ -29,27 +24,10 @@ READING_THREADS = 8
 ranges have been read to their end, and wait for the bundle."""
 
 
-class ScanPrefetcher(PartitionPrefetcher):
+class ScanPrefetcher(RangePrefetcher):
     """The ranges of one bundle."""
 
     pool: ScanPool
-    gather_seconds = 0.0
-    # A range is read to its end.
-    turn_seconds = math.inf
-
-    def __init__(self, pool: ScanPool) -> None:
-        super().__init__(pool)
-        self._current: int | None = None
-
-    def rank(self, partition: int, position: RangePosition) -> tuple[Any, ...]:
-        """Return the order of ranges: the one that was begun comes first."""
-        return partition != self._current, partition
-
-    def take(self, timeout: float) -> Any:
-        batch = super().take(timeout)
-        if batch is not None:
-            self._current = None if batch.ends_with_lineage else batch.partition
-        return batch
 
     def _waiting(self) -> list[StreamReader]:
         waiting = super()._waiting()
@@ -57,21 +35,6 @@ class ScanPrefetcher(PartitionPrefetcher):
             return waiting
         # A range of unordered rows that has begun must be finished by this bundle.
         return [reader for reader in waiting if reader.partition == self._current]
-
-    @property
-    def data_expected(self) -> bool:
-        """Whether a range is not finished and the service answers."""
-        return bool(self.running) and self.pool.backoff.remaining_pause() == 0
-
-    @property
-    def first_record_pending(self) -> bool:
-        """Never: the watermark of a snapshot does not move before its end."""
-        return False
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether a range is not finished. Then the bundle goes on: a range may have to be read again as a whole."""
-        return bool(self.running)
 
     def close(self, *, keep: bool = False) -> None:
         # Part of a whole range may have been emitted by a bundle that does not commit.

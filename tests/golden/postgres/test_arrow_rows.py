@@ -26,9 +26,11 @@ from penstock.io.postgres import messages as m
 from penstock.io.postgres.arrow_rows import LogRows
 from penstock.io.postgres.catalog import describe
 from penstock.io.postgres.events import EventConverter
+from penstock.io.postgres.initial_scan.copied_rows import CopiedRows
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction
 from penstock.io.staging.blocks import BucketRun, RecordBlock
 from tests.golden.postgres.history import records
+from tests.unit.postgres.test_initial_scan import as_copied
 
 MIN_ROWS = 3
 LAYOUT = Layout(None, "hour", 1)
@@ -194,6 +196,24 @@ def test_rows_without_events_equal_those_of_events(history: Any, long: bool) -> 
         return
     assert content(made) == expected
     assert content(EventRows(LAYOUT)(ElementBatch(list(events), times_us)).elements) == expected
+
+
+@given(st.lists(plain_rows, min_size=1, max_size=5), st.booleans())
+def test_rows_of_a_chunk_equal_those_of_events(rows: list[Any], key: bool) -> None:
+    """The server has sent them as lines, and no record is made."""
+    lines = as_copied(rows * MIN_ROWS)
+    copied = CopiedRows(table("d", key), lines, len(rows) * MIN_ROWS, 90, 7_000)
+    times_us = [7] * len(copied)
+    made, _ = LogRows(LAYOUT.bucket_of, database="history", stream="changes")(copied, times_us)
+    events = by_event(list(CopiedRows(copied.table, lines, len(copied), 90, 7_000)))
+    try:
+        expected = content(list(events))
+    except UnwritableError:
+        assert list(map(encode_event, made)) == list(map(encode_event, events))
+        return
+    assert content(made) == expected
+    assert [type(each) for each in made] == [BucketRun], "a chunk takes the long way"
+    assert copied._records is None, "records were made"
 
 
 def insert(of: Any, number: int, time_us: int = 0) -> LogRecord:

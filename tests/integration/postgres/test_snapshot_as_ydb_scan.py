@@ -31,7 +31,8 @@ HOLDERS = (
 def original(database: Database) -> Database:
     database.execute(
         SIGNALS,
-        "create table t (id int primary key, v text)",
+        # One row in a block: rows of a block are read at once.
+        "create table t (id int primary key, v text, pad char(700) not null default '') with (fillfactor = 10)",
         f"insert into t select i, 'original' from generate_series(1, {ROWS}) i",
         "create table keyless (a int)",
         f"insert into keyless select generate_series(1, {KEYLESS})",
@@ -124,7 +125,7 @@ def test_a_table_that_is_altered_during_the_initial_snapshot_loses_no_row(origin
         reader.run_to_now()
     assert "first snapshot of the database" in caplog.text
     found = [(int(row["id"]), row.get("w", row.get("v"))) for row in reader.replayed("t").values()]
-    assert sorted(found) == sorted(original.rows("select * from t"))
+    assert sorted(found) == sorted(row[:2] for row in original.rows("select * from t"))
 
 
 def test_the_server_releases_the_snapshot_when_its_rows_are_in_a_checkpoint(original):
@@ -136,23 +137,6 @@ def test_the_server_releases_the_snapshot_when_its_rows_are_in_a_checkpoint(orig
         lambda: reader.epochs.run(0.05) is None or not original.rows(HOLDERS.format(original.name)),
         "the server still holds the snapshot",
     )
-
-
-@pytest.mark.campaign
-def test_a_paused_initial_snapshot_does_not_hold_changes_back(original, tmp_path):
-    from penstock.io.change_streams.incremental.signal_folder import write_signal
-
-    options = {"signal_table": None, "signal_folder": str(tmp_path)}
-    write_signal(tmp_path, "pause", "pause-snapshot", {}, 1)
-    reader = scanning(original, **options)
-    reader.run_until("PAUSED")
-    original.execute("insert into t values (2000, 'after')")
-    reader.epochs.run_until(original.clock())
-    assert reader.records[-1].new == ("2000", "after")
-    assert not original.rows(HOLDERS.format(original.name))
-    write_signal(tmp_path, "resume", "resume-snapshot", {}, 2)
-    reader.run_until("COMPLETED")
-    assert reader.replayed("t") == contents(original, "t")
 
 
 def test_the_server_does_not_hold_the_snapshot_of_a_preview_that_ended(original: Database) -> None:

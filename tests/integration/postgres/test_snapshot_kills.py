@@ -165,8 +165,9 @@ def test_kills_while_an_initial_snapshot_is_read_keep_each_original_value(
         folder.mkdir()
         with PostgresServer.start(version=VERSIONS[number % len(VERSIONS)]) as server:
             database = Database(server)
-            fill(database)
-            scene = Scene(database, folder, snapshot="initial", chunk_rows="10")
+            # Few rows in a block: a chunk is at least one block.
+            fill(database, fill_factor=10)
+            scene = Scene(database, folder, snapshot="initial", chunk_rows="1")
             shares = sorted(draw.uniform(0.02, 0.8) for _ in range(3))
             with BenchWriters(database.dsn, campaign.seed + number) as writers:
                 for share in shares:
@@ -262,10 +263,11 @@ class Scene:
         wait_for_run(run, met, what, self._log)
 
 
-def fill(database: Database) -> None:
+def fill(database: Database, fill_factor: int = 100) -> None:
     for table in range(TABLES):
         database.execute(
-            f"create table t{table} (id int primary key, n int not null, body text)",
+            f"create table t{table} (id int primary key, n int not null, body text) "
+            f"with (fillfactor = {fill_factor})",
             f"alter table t{table} alter body set storage external",
             f"insert into t{table} select i, 0, repeat(md5(i::text), 90) from generate_series(1, {ROWS}) i",
             f"insert into t{table} values ({LAST}, 0, 'last')",

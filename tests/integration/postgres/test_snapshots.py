@@ -45,7 +45,7 @@ class Snapshots:
     @property
     def progress(self) -> Any:
         ((frontier, _),) = self.epochs.residuals
-        return frontier.positions[self.database.slot].position[4]
+        return frontier.snapshots[0]
 
     @property
     def records(self) -> list[Any]:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from penstock.errors import SetupError, UsageError
-from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
+from penstock.io.change_streams.flat import FlatPosition
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.postgres.coder import ChangeStreamCoder, LogFrontierCoder
+from penstock.io.postgres.initial_scan.frontier import LogFrontier
 from penstock.io.postgres.position import Position
 from penstock.io.postgres.preflight import Slot, check_shards
 from penstock.io.postgres.source import ChangeStream
@@ -42,7 +43,7 @@ def test_streams_and_positions_of_several_slots_survive_a_checkpoint() -> None:
     coder = ChangeStreamCoder()
     for stream in (STREAM, *STREAM.shards):
         assert coder.decode(coder.encode(stream)) == stream
-    frontier = FlatFrontier(
+    frontier = LogFrontier(
         {
             name: FlatPosition(list(Position(number, 3, "system")), number)
             for number, name in enumerate("abc")
@@ -55,7 +56,7 @@ def test_streams_and_positions_of_several_slots_survive_a_checkpoint() -> None:
 def test_a_position_of_an_older_checkpoint_knows_no_published_tables() -> None:
     coder = LogFrontierCoder()
     known = Position(7, 3, "system", published="packed")
-    encoded = coder.encode(FlatFrontier({"a": FlatPosition(list(known), 7)}, None))
+    encoded = coder.encode(LogFrontier({"a": FlatPosition(list(known), 7)}, None))
     assert coder.decode(encoded).positions["a"].position == list(known)
     older = encoded.replace(b',"packed"]', b"]")
     assert older != encoded

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import queue
 import random
 import threading
 import time
 from collections import defaultdict
-from contextlib import contextmanager, nullcontext, suppress
-from types import SimpleNamespace
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -18,10 +16,11 @@ from penstock.io.change_streams.flat import Ended, FlatFrontier, FlatPosition
 from penstock.io.change_streams.options import LimitOptions
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.status import UnreachableError
+from penstock.io.postgres.initial_scan.frontier import LogFrontier
 from penstock.io.postgres.log_decoder import UnknownPrepared
 from penstock.io.postgres.log_steps import CaughtUp, LogSteps
 from penstock.io.postgres.pool import StreamPool
-from penstock.io.postgres.position import Position
+from penstock.io.postgres.position import Position, ReadView
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction
 from penstock.io.postgres.stream import SlotStream
 from penstock.io.postgres.transactions import TransactionEnd
@@ -482,21 +481,21 @@ def test_a_bundle_of_a_new_connection_ends_after_one_buffer():
 
 
 class Scan:
-    """The rows of an initial snapshot: a chunk is there when the test says so."""
+    """An initial snapshot whose tables are known at the second look."""
 
-    initial, progress, recent, is_scanning = SimpleNamespace(timestamp=1), None, (), True
+    initial, progress, recent, is_scanning = ReadView("5:9:6", 100, 50, "exported", 1), None, (), True
     waits_for_log = is_unfinished = False
-
-    def __init__(self):
-        self.chunks = queue.Queue()
+    looks = 0
 
     def begin_scan(self, stopped):
         return True
 
     def advance(self, lsn, timestamp, *, at_end=False):
-        with suppress(queue.Empty):
-            return [(self.chunks.get_nowait(), None, ())]
         return []
+
+    def plan(self):
+        self.looks += 1
+        return (("public.t", 3, True),) if self.looks > 1 else ()
 
     def wait(self, seconds):
         time.sleep(0.001)
@@ -505,16 +504,21 @@ class Scan:
         self.is_scanning = False
 
 
-def test_rows_of_a_scan_count_as_the_bytes_that_the_server_sent():
-    scan = Scan()
-    pool = pool_of({SLOT: Server([])}, end=None, make_merge=lambda position: scan)
-    with pool.prefetching(FlatFrontier({}, None)) as prefetcher:
-        prefetcher.serve(FlatFrontier({SLOT: FlatPosition(list(START), 0)}, None))
-        scan.chunks.put(
-            [LogRecord(ChangeKind.READ, 1, None, n, 0, True, None, ("abc", None)) for n in (1, 2)]
-        )
-        wait_until(lambda: pool.ahead.queued_bytes)
-        assert prefetcher.uncounted().received_bytes == 6
+def test_the_plan_of_an_initial_snapshot_is_the_last_step_before_its_rows():
+    server = Server(records(1, 3))
+    pool = pool_of({SLOT: server}, end=None, make_merge=lambda position: Scan())
+    frontier = LogFrontier({SLOT: FlatPosition(list(START), 0)}, None)
+    with pool.prefetching(frontier) as prefetcher:
+        prefetcher.serve(frontier)
+        batch = prefetcher.take(10)
+        batch.claimed = len(batch.steps)
+        ((_, records_, step),) = batch.claims()
+        planned = frontier.advanced({SLOT: step.position})
+        assert (records_, step.position.watermark) == ([], 50)
+        assert not planned.can_progress
+        prefetcher.serve(planned)
+        assert prefetcher.take(0.05) is None
+    assert not server.opened, "the log is read before the rows"
 
 
 def claim_all_that_arrives(prefetcher, count):

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.io.change_streams.flat import FlatPosition
-from penstock.io.change_streams.incremental.engine import Chunk, FailedChunk
-from penstock.io.change_streams.incremental.notifications import ScanStatus
+from penstock.io.change_streams.incremental.engine import Chunk
 from penstock.io.change_streams.incremental.options import SnapshotOptions, initial_request
-from penstock.io.change_streams.incremental.progress import SnapshotProgress
+from penstock.io.change_streams.incremental.progress import Snapshot, SnapshotProgress
 from penstock.io.change_streams.incremental.signals import ExecuteSnapshot
+from penstock.io.change_streams.incremental.worker import Resolved
 from penstock.io.postgres.incremental.chunks import SnapshotRow
 from penstock.io.postgres.incremental.merge import SnapshotMerge
 from penstock.io.postgres.log_steps import LogSteps
@@ -66,6 +66,7 @@ def merging(
         notifications=False,
         dead_letters=False,
         visible=lambda: None,
+        blocks=lambda names: tuple((name, 3, True) for name in names),
         close=lambda: None,
     )
     return merge, worker
@@ -151,17 +152,35 @@ def test_a_snapshot_that_the_server_lost_is_continued_beside_the_log():
     assert merge.note(change(5, 40), 40, 60) is None, "the rows that were emitted contain it"
 
 
-def test_a_chunk_that_is_refused_at_the_first_snapshot_is_read_as_of_now():
-    held = Held()
-    progress, _ = INITIAL.resolved("initial", ["public.t"])
-    merge, worker = merging(progress, held)
+def test_the_rows_at_the_first_snapshot_are_planned_and_not_requested():
+    merge, worker = merging(INITIAL)
     merge.begin_scan(lambda: False)
     merge.advance(10, 10, at_end=True)
-    (request,) = worker.asked
-    worker.answers.put(FailedChunk(request, ScanStatus.SQL_EXCEPTION, "the table was rewritten"))
+    assert merge.plan() == (), "the tables are not known yet"
+    worker.answers.put(Resolved("initial", ["public.t"], {}))
     merge.advance(10, 10, at_end=True)
-    assert (held.released, merge.is_scanning) == (True, False)
-    assert len(worker.asked) == 2, "the chunk is not requested again"
+    assert merge.plan() == (("public.t", 3, True),)
+    assert [type(job) for job in worker.asked] == [Snapshot], "a chunk is requested"
+
+
+def test_a_snapshot_in_chunks_that_an_earlier_version_has_begun_continues_between_the_changes(caplog):
+    progress, _ = INITIAL.resolved("initial", ["public.t"])
+    merge, worker = merging(progress.advanced("public.t", "5", 5), initial=INITIAL_SNAPSHOT)
+    assert not merge.begin_scan(lambda: False)
+    assert "an earlier version of Penstock has begun it" in caplog.text
+    merge.advance(10, 10)
+    assert worker.asked[0].cursor == "5"
+
+
+def test_tables_that_were_read_in_ranges_are_finished_and_the_others_read_again():
+    progress, _ = INITIAL.resolved("initial", ["public.t", "public.u"])
+    progress = progress.read_by_scan("public.t", 7, unread=False, condition="")
+    progress = progress.read_by_scan("public.u", 2, unread=True, condition="")
+    merge, worker = merging(progress, initial=INITIAL_SNAPSHOT._replace(name=""))
+    assert not merge.begin_scan(lambda: False)
+    merge.advance(10, 10)
+    assert [(scan.table, scan.rows) for scan in merge.progress.scans] == [("public.u", 2)]
+    assert [(request.table, request.cursor) for request in worker.asked] == [("public.u", "")]
 
 
 def test_the_server_holds_the_snapshot_until_a_checkpoint_has_its_rows():

@@ -1,0 +1,90 @@
+"""The readers of an initial snapshot in one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.partition_pool import PartitionPool
+from penstock.io.change_streams.range_prefetch import RangePrefetcher
+from penstock.io.change_streams.refusals import Refusals
+from penstock.io.change_streams.settings import Limits
+from penstock.io.postgres.initial_scan.frontier import ScanFrontier, ScanView
+from penstock.io.postgres.initial_scan.stream import BlockReader, BlockStream, RangePosition
+
+_REFUSALS = Refusals("PostgreSQL")
+READING_THREADS = 2
+"""Ranges that one bundle reads at once: while one waits for the server, rows of the other are converted."""
+
+
+class ClosableReader(BlockReader, Protocol):
+    """A reader with connections of its own."""
+
+    def close(self) -> None: ...
+
+
+MakeReader = Callable[[str, ScanView], ClosableReader]
+"""Opens the connections of a reader of a slot at a snapshot; raises as `BlockReader` does."""
+
+
+class ScanPool(PartitionPool):
+    """The readers of one scan in one process. Connections outlive a range, and end with the last open range."""
+
+    prefetcher_type = RangePrefetcher
+
+    def __init__(self, make_reader: MakeReader, backoff: Backoff, limits: Limits, chunk_rows: int) -> None:
+        super().__init__(_REFUSALS, backoff, replace(limits, max_concurrent_partitions=READING_THREADS))
+        self._make_reader, self._chunk_rows = make_reader, chunk_rows
+        self._lock = threading.Lock()
+        self._borrowed = 0
+        self._idle: list[tuple[str, ScanView, ClosableReader]] = []
+
+    def positions(self, frontier: ScanFrontier) -> Mapping[int, RangePosition]:
+        tables, views = frontier.tables, frontier.views
+        return {
+            number: RangePosition(each, tables[each.table], views[tables[each.table].slot])
+            for number, each in frontier.ranges.items()
+        }
+
+    def make_stream(self, partition: int, position: RangePosition, share_bytes: int) -> BlockStream:
+        return BlockStream(partition, position, self._borrow, self._chunk_rows)
+
+    @contextmanager
+    def _borrow(self, slot: str, view: ScanView) -> Iterator[BlockReader]:
+        reader = self._taken(slot, view) or self._opened(slot, view)
+        try:
+            yield reader
+        except BaseException:
+            # Its connections may be broken, or in the middle of a statement.
+            self._returned(None)
+            reader.close()
+            raise
+        self._returned((slot, view, reader))
+
+    def _taken(self, slot: str, view: ScanView) -> ClosableReader | None:
+        with self._lock:
+            self._borrowed += 1
+            for number, (of_slot, at, reader) in enumerate(self._idle):
+                if (of_slot, at) == (slot, view):
+                    del self._idle[number]
+                    return reader
+        return None
+
+    def _opened(self, slot: str, view: ScanView) -> ClosableReader:
+        try:
+            return self._make_reader(slot, view)
+        except BaseException:
+            self._returned(None)
+            raise
+
+    def _returned(self, idle: tuple[str, ScanView, ClosableReader] | None) -> None:
+        with self._lock:
+            self._borrowed -= 1
+            self._idle += [] if idle is None else [idle]
+            ended, self._idle = (self._idle, []) if not self._borrowed else ([], self._idle)
+        for _, _, reader in ended:
+            reader.close()

@@ -1,0 +1,313 @@
+"""Ranges of an initial snapshot: each block is read once or is known to be lost, whatever crashes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import ChangeStreamError, LineageError, UnavailableError
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.flat import FlatPosition
+from penstock.io.change_streams.incremental.options import initial_request
+from penstock.io.change_streams.incremental.progress import SnapshotProgress
+from penstock.io.change_streams.options import LimitOptions
+from penstock.io.change_streams.settings import Limits
+from penstock.io.change_streams.status import UnreachableError
+from penstock.io.postgres.coder import LogFrontierCoder
+from penstock.io.postgres.incremental.chunks import rows_in_blocks
+from penstock.io.postgres.initial_scan import frontier as frontiers
+from penstock.io.postgres.initial_scan.copied_rows import ESCAPES, CopiedRows, rows_of
+from penstock.io.postgres.initial_scan.frontier import (
+    BlockRange,
+    BlocksRead,
+    LogFrontier,
+    RangeLost,
+    RangeProgress,
+    RangeRead,
+    ScanFrontier,
+    ScannedTable,
+    ScanView,
+    begun,
+    divided,
+)
+from penstock.io.postgres.initial_scan.pool import ScanPool
+from penstock.io.postgres.initial_scan.stream import (
+    CHUNK_BYTES,
+    BlockStream,
+    Copied,
+    RangePosition,
+    ViewLostError,
+    next_blocks,
+)
+from penstock.io.postgres.initial_scan.tracker import ScanCoder, ScanTracker
+from penstock.io.postgres.position import Position, ReadView
+from penstock.io.postgres.record import ChangeKind
+from tests.unit.postgres.test_snapshot_chunks import table
+
+VIEW = ReadView("5:9:6", 100, 50, "exported", 1)
+CODER = ScanCoder(LogFrontierCoder())
+
+
+def planned(sizes: dict[str, int], keyless: str = "", slot: str = "slot") -> LogFrontier:
+    """Return the frontier of a slot that has planned to read tables with so many blocks."""
+    progress, _ = SnapshotProgress().with_initial(initial_request()).resolved("initial", list(sizes))
+    blocks = tuple((name, size, name != keyless) for name, size in sizes.items())
+    position = Position(90, 0, "system", snapshots=progress, initial=VIEW, blocks=blocks)
+    return LogFrontier({slot: FlatPosition(list(position), 50)}, None)
+
+
+def stored(frontier: Any) -> Any:
+    return CODER.decode(CODER.encode(frontier))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_block_is_read_once_or_its_table_is_read_again(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of several workers, split anywhere; epochs that crash; a table or the whole snapshot is lost."""
+    draw = random.Random(f"initial scan {seed}")
+    monkeypatch.setattr(frontiers, "MIN_BLOCKS", draw.randrange(1, 12))
+    sizes = {f"public.t{number}": draw.randrange(1, 60) for number in range(draw.randrange(1, 5))}
+    keyless = draw.choice(["", *sizes])
+    log = planned(sizes, keyless)
+    assert not log.can_progress
+    residuals: list[Any] = [begun(stored(log))]
+    emitted: Counter[tuple[str, int]] = Counter()
+    refused = draw.choice([None, *sizes])
+    lost_at = draw.choice([None, draw.randrange(10)])
+    for epoch in range(1000):
+        whole = ScanFrontier.join(residuals)
+        if isinstance(whole, LogFrontier):
+            break
+        parts = whole.deal(draw.randrange(1, 4))
+        assert min(part.watermark for part in parts) == 50
+        found: Counter[tuple[str, int]] = Counter()
+        after = []
+        for part in parts:
+            tracker = ScanTracker(stored(part))
+            for _ in range(draw.randrange(8)):
+                claim(tracker, draw, found, refused, lost=lost_at is not None and epoch >= lost_at)
+            split = tracker.try_split(0)
+            rest = split[1] if split else tracker.current_restriction()
+            after += [] if rest.done else [stored(rest)]
+        if draw.random() < 0.7:  # otherwise the epoch is not committed
+            residuals, emitted = after, emitted + found
+    else:
+        pytest.fail("the scan does not end")
+    position = Position(*whole.positions["slot"].position)
+    assert (position.initial, position.blocks) == (VIEW._replace(name=""), ())
+    assert max(emitted.values(), default=0) <= 1, "a block is emitted twice"
+    for name, size in sizes.items():
+        scan = position.snapshots.scan(name)
+        assert scan is not None
+        read = {block for table_, block in emitted if table_ == name}
+        # A block has as many rows as its number.
+        assert scan.rows == sum(read), name
+        unread = set(range(size)) - read
+        assert scan.scanned is not bool(unread)
+        assert scan.cursor == ""
+        # Rows without a key must not come twice; a table with a key is read again as a whole.
+        wanted = unread if unread and name == keyless else set()
+        assert {b for b in range(size) if scan.condition and matches(scan.condition, b)} == wanted
+
+
+def claim(
+    tracker: ScanTracker, draw: random.Random, found: Counter[Any], refused: str | None, *, lost: bool
+) -> None:
+    frontier = tracker.current_restriction()
+    if not frontier.can_progress:
+        return
+    number = draw.choice(sorted(frontier.ranges))
+    rest = frontier.ranges[number]
+    name = frontier.tables[rest.table].name
+    if lost or (name == refused and draw.random() < 0.2):
+        assert tracker.try_claim(RangeLost(number, lost))
+    elif rest.start == rest.end:
+        assert tracker.try_claim(RangeRead(number))
+    else:
+        end = draw.randrange(rest.start + 1, rest.end + 1)
+        blocks = range(rest.start, end)
+        assert tracker.try_claim(BlocksRead(number, RangeProgress(end, rest.rows + sum(blocks))))
+        found.update((name, block) for block in blocks)
+
+
+def matches(condition: str, block: int) -> bool:
+    """Evaluate the condition of a lost range for a row in a block."""
+    either = condition.split(" or ")
+    return any(
+        int(start.split(",")[0]) <= block < int(end.split(",")[0])
+        for start, end in ((each.split("'(")[1], each.split("'(")[2]) for each in either)
+    )
+
+
+def test_ranges_cover_all_blocks_and_are_few() -> None:
+    sizes = [1, 5_000_000, 0, 1024, 1025]
+    ranges = list(divided(sizes))
+    assert len(ranges) < frontiers.MAX_RANGES + 2 * len(sizes)
+    for number, size in enumerate(sizes):
+        own = [each for each in ranges if each.table == number]
+        assert [each.start for each in own] == [0, *(each.end for each in own)][: len(own)]
+        assert sum(each.end - each.start for each in own) == size
+
+
+def test_a_checkpoint_without_a_plan_has_the_same_bytes_as_before() -> None:
+    position = Position(7, 0, "system", published="x")
+    encoded = CODER.encode(LogFrontier({"slot": FlatPosition(list(position), 5)}, None))
+    assert encoded == b'{"end":null,"positions":{"slot":[[7,0,"system",0,null,[],0,null,"x"],5]},"v":1}'
+    with_plan = planned({"public.t": 3})
+    assert stored(with_plan) == with_plan
+
+
+def test_a_range_of_another_part_cannot_be_claimed() -> None:
+    first, second = begun(planned({"public.t": 2000})).deal(2)
+    (number,) = second.ranges
+    with pytest.raises(LineageError):
+        ScanTracker(first).try_claim(RangeRead(number))
+    with pytest.raises(LineageError, match="hold the log"):
+        ScanFrontier.join([second])
+    with pytest.raises(LineageError, match="same range"):
+        ScanFrontier.join([first, second, second])
+
+
+def test_the_log_waits_for_counts_and_lost_ranges_of_every_part() -> None:
+    """A part that ended with rows or lost ranges must not vanish: the whole would know nothing of them."""
+    first, second = begun(planned({"public.t": 2000})).deal(2)
+    (number,) = second.ranges
+    second = second.apply(RangeLost(number, False))
+    assert not second.done
+    assert not second.can_progress
+    assert second.exhausted().done
+    (number,) = first.ranges
+    log = ScanFrontier.join([first.apply(RangeRead(number)), second])
+    assert not Position(*log.positions["slot"].position).snapshots.scan("public.t").scanned
+
+
+class Reading:
+    stopped = False
+
+    def opened(self, call: Any) -> Any:
+        return call
+
+
+class Blocks:
+    """Blocks with one row each; `errors` are raised by reads."""
+
+    def __init__(self, errors: list[Exception | None] = ()) -> None:  # type: ignore[assignment]
+        self.errors, self.read = list(errors), list[tuple[int, int]]()
+        self.closed = 0
+
+    def read_blocks(self, name: str, start: int, end: int, stopped: Any) -> Copied:
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
+        self.read.append((start, end))
+        return Copied(table("a"), b"1\n" * (end - start), end - start)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def stream_of(blocks: Blocks, size: int = 10, chunk_rows: int = 4) -> BlockStream:
+    @contextmanager
+    def borrow(slot: str, view: ScanView) -> Any:
+        yield blocks
+
+    at = RangePosition(BlockRange(0, 0, size), ScannedTable("slot", "public.t", True), ScanView(VIEW, 90, 50))
+    return BlockStream(3, at, borrow, chunk_rows)
+
+
+def test_a_range_that_breaks_off_continues_after_its_last_block() -> None:
+    blocks = Blocks([None, UnreachableError("lost")])
+    stream = stream_of(blocks)
+    steps: list[Any] = []
+    with pytest.raises(UnreachableError):
+        for some in stream.read(Reading()):  # type: ignore[arg-type]
+            steps += some
+    for some in stream.read(Reading()):  # type: ignore[arg-type]
+        steps += some
+    assert blocks.read == [(0, 4), (4, 8), (8, 10)]
+    marks = [mark for _, _, mark in steps]
+    assert marks == [
+        *(BlocksRead(3, RangeProgress(end, end)) for end in (4, 8, 10)),
+        RangeRead(3),
+    ]
+    assert stream.position(marks[1]).range == BlockRange(0, 8, 10, 8)
+    assert [record.lsn for _, rows, _ in steps if rows for record in rows] == [90] * 10
+
+
+@pytest.mark.parametrize(
+    ("error", "whole"), [(ViewLostError("gone"), True), (ChangeStreamError("rewritten"), False)]
+)
+def test_a_range_that_the_server_refuses_is_lost(error: Exception, whole: bool, caplog: Any) -> None:
+    (*_, last) = stream_of(Blocks([None, error])).read(Reading())  # type: ignore[arg-type]
+    assert [mark for _, _, mark in last] == [RangeLost(3, whole)]
+    assert "first snapshot of the database" in caplog.text
+
+
+def test_chunks_follow_the_size_of_rows() -> None:
+    assert next_blocks(16, 800, 80_000, 10_000) == 128, "it grows step by step"
+    assert next_blocks(128, 6_400, 640_000, 10_000) == 200
+    assert next_blocks(128, 6_400, 64 * CHUNK_BYTES, 10_000) == 2, "large values"
+    assert next_blocks(1, 500, 500, 10) == 1
+    assert next_blocks(16, 0, 0, 10_000) == 128, "empty blocks"
+
+
+def test_connections_end_with_the_last_range_that_is_open() -> None:
+    made: list[Blocks] = []
+
+    def make(slot: str, view: ScanView) -> Blocks:
+        made.append(Blocks())
+        return made[-1]
+
+    limits = Limits.checked(LimitOptions())
+    pool = ScanPool(make, Backoff("PostgreSQL", UnavailableError), limits, 10)
+    view = ScanView(VIEW, 90, 50)
+    with pool._borrow("slot", view):
+        with pool._borrow("slot", view):
+            pass
+        with pool._borrow("slot", view) as again:
+            assert again is made[1]
+        assert [each.closed for each in made] == [0, 0]
+    assert [each.closed for each in made] == [1, 1]
+    with pytest.raises(UnreachableError), pool._borrow("slot", view):
+        raise UnreachableError("lost")
+    assert made[2].closed == 1, "a broken connection is lent again"
+
+
+values = st.none() | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
+
+
+def as_copied(rows: list[tuple[str | None, ...]]) -> bytes:
+    """Write rows as the server does."""
+    escape = {character: text for text, character in ESCAPES.items()}
+
+    def value(text: str | None) -> str:
+        return "\\N" if text is None else "".join(escape.get(each, each) for each in text)
+
+    return "".join("\t".join(map(value, row)) + "\n" for row in rows).encode()
+
+
+@given(st.lists(st.tuples(values, values), min_size=1, max_size=4))
+def test_rows_have_the_values_that_the_server_has_written(rows: list[tuple[str | None, ...]]) -> None:
+    data = as_copied(rows)
+    assert rows_of(data) == rows
+    copied = CopiedRows(table("a", "b"), data, len(rows), 90, 50)
+    assert copied[0].new == rows[0], "the first one alone"
+    records = list(copied)
+    assert [(each.new, each.sequence) for each in records] == [(row, n) for n, row in enumerate(rows, 1)]
+    assert {(each.kind, each.lsn, each.commit_timestamp) for each in records} == {(ChangeKind.READ, 90, 50)}
+    assert len(copied) == len(rows)
+
+
+def test_a_partitioned_table_is_read_with_its_partitions_and_another_one_alone() -> None:
+    texts = [rows_in_blocks(table("a"), kind, ["a > 1", "b"], 3, 9).as_string() for kind in "pr"]
+    where = "where ctid >= '(3,0)'::tid and ctid < '(9,0)'::tid and (a > 1) and (b)"
+    assert texts == [
+        f'copy (select "a", "b", "c" from {only}"public"."t" {where}) to stdout' for only in ("", "only ")
+    ]
