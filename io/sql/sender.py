@@ -359,7 +359,9 @@ class SqlSender:
             for name, group in groupby(events, self._target.table_of):
                 self._copy(copy_log(name), map(log_row, group))
             return
-        for changes in fold(map(self._adapted, events)).values():
+        # Nearly always False, and the table of each event costs time.
+        adapts = any(known.names or known.adaptations for known in self._tables.values())
+        for changes in fold(map(self._adapted, events) if adapts else events).values():
             if changes.rows or changes.truncated is not None:
                 name = self._target.table_of_source(changes.source)
                 if (table := self._tables[name].target) is not None:
