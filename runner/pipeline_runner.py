@@ -61,7 +61,7 @@ _INTERACTIVE_CACHE = "WriteCache_"
 
 
 class Start(StrEnum):
-    """What the start of a pipeline does."""
+    """The effect of the start of a pipeline."""
 
     BEGINS = "begins"
     CONTINUES = "continues"
@@ -158,7 +158,7 @@ class PySparkRunner(PipelineRunner):
     def run_proto(
         self, proto: api.Pipeline, options: PipelineOptions, datasets: PipelineDatasets | None = None
     ) -> PySparkPipelineResult:
-        """Start a pipeline given as a proto; see `run_pipeline`. `datasets`: what it reports with `--openlineage`."""
+        """Start a pipeline given as a proto; see `run_pipeline`. `datasets`: its datasets, for `--openlineage`."""
         with self._session(options) as session:
             return self._run_proto(proto, options, session, datasets or PipelineDatasets())
 

@@ -205,7 +205,7 @@ class LogSteps:
         """Note what the published tables are now.
 
         The position of the next step gets both the tables and the request for the rows of those that joined, so a
-        checkpoint has both or none of them: the rows are requested once.
+        checkpoint has both or neither: the rows are requested once.
         """
         self.position = self.position._replace(published=look.published)
         if self.merge is not None and (look.joined or look.left):

@@ -101,7 +101,7 @@ class Published(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Look(NamedTuple):
-    """What a look at the published tables tells.
+    """The result of a look at the published tables.
 
     Args:
         published: the tables, packed.

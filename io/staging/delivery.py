@@ -163,7 +163,7 @@ class FencedError(ServiceError):
     """Another process has opened the target as the same writer, and the target takes nothing more from this one.
 
     The epoch fails at once, and its driver looks whether it was superseded. If this process opened the target again, it
-    would fence the other one, which may be that of a newer driver.
+    would fence the other one, which may belong to a newer driver.
     """
 
 

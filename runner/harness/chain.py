@@ -198,7 +198,7 @@ class _Segment:
         return self._granted
 
     def settle(self, left: int) -> None:
-        """Count the elements that have passed: all that were granted, except `left`."""
+        """Count the elements that have passed: the granted ones without the last `left`."""
         passed, self._granted = self._granted - left, left
         for edge in self._edges if passed else ():
             counted, edge.left_early = passed - edge.left_early, 0

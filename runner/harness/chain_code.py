@@ -319,7 +319,7 @@ _Write = Callable[[int, int, _Value], None]
 
 @dataclass(frozen=True, slots=True)
 class _WaysOut:
-    """What is called for a value that leaves the chain: as an output of a step, or around a step."""
+    """The functions that are called for a value that leaves the chain: as an output of a step, or around a step."""
 
     leave: str
     around: str

@@ -1,4 +1,4 @@
-"""Events of a run for OpenLineage: what starts, what it reads and writes, until when its targets are complete.
+"""Events of a run for OpenLineage: its start and end, its datasets, and until when its targets are complete.
 
 | Module | Content |
 |---|---|

@@ -63,7 +63,7 @@ class PenstockFrontierOutputDatasetFacet(OutputDatasetFacet):
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """What is equal in all events of a run. `spark_version` names the engine.
+    """The fields that are equal in all events of a run. `spark_version` names the engine.
 
     `parent` and `root` are runs that have started this one, as ``namespace/job/run id``; empty: none.
     """

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Datasets:
-    """What a run reads and writes. `outputs`: each with the name of the step that writes it.
+    """The datasets that a run reads and writes. `outputs`: each with the name of the step that writes it.
 
     `complete`: every source has told its tables. Otherwise there are no outputs, because they follow from the tables.
     """

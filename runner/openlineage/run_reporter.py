@@ -27,7 +27,7 @@ class Send(Protocol):
 
 
 class Reports(Protocol):
-    """What a pipeline calls when its run begins, after commits, and at its end. No call waits for a service."""
+    """The calls of a pipeline when its run begins, after commits, and at its end. No call waits for a service."""
 
     def started(self) -> None: ...
     def committed(self) -> None: ...

@@ -2,7 +2,7 @@
 
 `penstock.telemetry` makes most of them from the commits of a pipeline. A transform that knows something which only a
 request tells, such as the log that a database keeps for the pipeline, has a method `measure` without arguments. It
-returns a list of `Measurement`s. The driver calls it about every half minute in a thread of its own. If it raises, its
+returns a list of `Measurement`s. The driver calls it about every half minute, in a separate thread. If it raises, its
 values are missing until it answers again.
 """
 

@@ -20,7 +20,7 @@ OTHER = "(other)"
 
 
 def named_tables(tables: Iterable[str]) -> frozenset[str]:
-    """Return the tables that have a gauge of their own: at most `MOST_TABLES`, the first by name."""
+    """Return the tables that have their own gauge: at most `MOST_TABLES`, the first by name."""
     return frozenset(sorted(set(tables) - {OTHER})[:MOST_TABLES])
 
 

@@ -128,7 +128,7 @@ def unmatched(
 def unmatched_selection(selection: TableSelection, tables: Sequence[SourceTable], source: str) -> Unmatched:
     """Return texts about the patterns of a selection that match nothing, and about one that selects no table.
 
-    `tables`: those of `source`. None if it has no tables: another check says so.
+    `tables`: the tables of `source`. None if it has no tables: another check says so.
     """
     if not tables or selection == EVERY_TABLE:
         return Unmatched([], [])

@@ -200,7 +200,7 @@ def _row(view: JobView) -> tuple[str, ...]:
 
 
 def _exit_code(view: JobView) -> ExitCode:
-    """Return the code that one job gives the table: what `run` has ended with, as far as the checkpoint knows."""
+    """Return the code that one job gives the table: the exit code of `run`, if the checkpoint has it."""
     if view.condition is Condition.UNREADABLE:
         return ExitCode.CONFIGURATION
     if view.condition in (Condition.FAILED, Condition.KILLED):

@@ -1,4 +1,4 @@
-"""What a start of each of many jobs would do, as `penstock plan` shows it. Starts nothing and changes nothing."""
+"""The effect of a start of each of many jobs, as `penstock plan` shows it. Starts nothing and changes nothing."""
 
 from __future__ import annotations
 

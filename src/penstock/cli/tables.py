@@ -42,7 +42,7 @@ def tables(job: str, action: str | None, names: Sequence[str], json_: bool, wait
     A table is parked if its target refuses it and the sink has on_refused_table='park'.
 
     resume writes its changes to the target, oldest first, and the table goes on. Correct the target before. skip drops
-    the changes that wait, and the table goes on with the next ones. NAME is a table of the source or of the target.
+    the changes that wait, and the table continues with the next ones. NAME is a table of the source or of the target.
 
     A request waits for the next start if the job does not run. The exit code is 4 if a table is still parked after
     --wait.

@@ -126,7 +126,7 @@ class TableLags:
     def measure(
         self, committed_at: float | None, counters: Iterable[tuple[str, str, int]]
     ) -> list[Measurement]:
-        """Return the measurements after a commit; the counters are those of `measure`."""
+        """Return the measurements after a commit, from the same counters as `measure`."""
         newest = newest_changes(counters)
         for key, time in newest.items():
             # What the first record has may be old: the driver that committed it ended some time ago.
