@@ -14,6 +14,7 @@ from google.cloud.bigquery_storage_v1 import types
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
+from penstock.event.schema_policies import EVOLVE
 from penstock.io.bigquery import WriteToBigQuery
 from penstock.io.bigquery.clients import write_client
 from penstock.io.bigquery.errors import BigQueryTargetError
@@ -125,7 +126,7 @@ def test_a_new_column_is_added_to_the_table(current: Dataset) -> None:
     column = Column("added", ColumnType(Kind.INT64))
     current.deliver([typed_event(1)], 1)
     # The emulator adds the column, and its Write API does not learn of it. So no row is sent.
-    BigQueryWarehouse(current.target).replica("types", typed_event(2, (column,)).schema)
+    BigQueryWarehouse(current.target).replica("types", typed_event(2, (column,)).schema, EVOLVE)
     assert current.query("SELECT added FROM {d}.types") == [(None,)]
 
 
