@@ -1,4 +1,4 @@
-"""Compares the choices about tables and columns with the tables that a source has. Pure.
+"""Compares the choices about columns with the tables that a source has. Pure.
 
 A name that matches nothing would leave out nothing, mask nothing, or stop the pipeline at the first change.
 """
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from penstock.pipelines.event_options import EventOptions, table_and_column
 from penstock.suggestions import did_you_mean
-from penstock.tables import SourceTable, TableSelection, is_glob, matches_table, unmatched
+from penstock.tables import SourceTable, is_glob, matches_table, unmatched
 from penstock.transforms.expression import RowExpression
 
 
@@ -22,10 +22,8 @@ class Findings(NamedTuple):
 
 
 def has_choices(options: EventOptions) -> bool:
-    """Whether a choice names tables or columns."""
-    return bool(
-        options.tables or options.without_tables or options.where or any(_columns_of(options).values())
-    )
+    """Whether a choice names columns."""
+    return bool(options.where or any(_columns_of(options).values()))
 
 
 def check_choices(
@@ -38,19 +36,13 @@ def check_choices(
     found = Findings([], [])
     if not tables:  # another check says so
         return found
-    for parameter, patterns in (("tables", options.tables), ("without_tables", options.without_tables)):
-        names, globs = unmatched(parameter, patterns, tables, source)
-        found.problems.extend(names)
-        found.warnings.extend(globs)
-    selection = TableSelection(tuple(options.tables), tuple(options.without_tables))
-    read = [table for table in tables if selection.has(table.schema, table.name)]
     if needs_keys:
-        _check_keys(found, options, read, source)
+        _check_keys(found, options, tables, source)
     for parameter, references in _columns_of(options).items():
         for pattern, column in map(table_and_column, references):
-            _check_column(found, parameter, pattern, column, read, source)
+            _check_column(found, parameter, pattern, column, tables, source)
     if options.where:
-        _check_condition(found, RowExpression(options.where), read, source)
+        _check_condition(found, RowExpression(options.where), tables, source)
     return found
 
 
@@ -61,11 +53,9 @@ def nan_warnings(options: EventOptions, tables: Sequence[SourceTable]) -> list[s
     """
     if options.dead_letters is not None:
         return []
-    selection = TableSelection(tuple(options.tables), tuple(options.without_tables))
     found = [
         f"{table}.{column}"
         for table in tables
-        if selection.has(table.schema, table.name)
         for column in table.decimals
         if not _is_left_out(options, table, column)
     ]

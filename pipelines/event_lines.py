@@ -31,7 +31,6 @@ from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.event_steps import column_steps, row_steps, secret_key
 from penstock.pipelines.replay import NoRecords
 from penstock.pipelines.transaction_metadata import WithTransactionMetadata, metadata_format
-from penstock.tables import TableSelection
 from penstock.transforms import (
     Barriers,
     DeadLetters,
@@ -391,7 +390,6 @@ class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
     def __init__(self, options: EventOptions, files: FileOptions) -> None:
         super().__init__()
         self._preview, self._output = options.preview, files.output
-        self._selection = TableSelection(tuple(options.tables), tuple(options.without_tables))
         divided = bool(options.barrier_seconds)
         self._write = WriteToJsonLines(
             files.output,
@@ -406,8 +404,7 @@ class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
     def datasets_written(self, sources: Sequence[Source]) -> list[Dataset]:
         """Return the folder of each table, and the output if no table is known; see `penstock.datasets`."""
-        selected = [each for each in sources if self._selection.has(each.schema, each.table)]
-        folders = dict.fromkeys(folder_name(each.qualified_table) for each in selected)
+        folders = dict.fromkeys(folder_name(each.qualified_table) for each in sources)
         return [folder_dataset(os.fspath(self._output), folder) for folder in folders or [""]]
 
     def expand(self, lines: beam.PCollection[Line]) -> Any:

@@ -22,15 +22,15 @@ RECORD_FORMAT = "debezium"
 
 # A Bigtable change stream has one table, no tags, and no full rows.
 # A YDB changefeed has one table and no tags.
-# PostgreSQL's transactions have no tags either, and its source has the filter `tables` itself.
+# PostgreSQL's transactions have no tags either.
 # Debezium has transaction metadata for PostgreSQL, and not for Spanner.
 # YDB scans its tables itself, so there are no notifications.
 # The source of Spanner filters by `mod_types` and `exclude_transaction_tags` itself.
 _NOT_FOR = {
     "spanner": ("operations", "without_tags", "transaction_metadata"),
-    "bigtable": ("tables", "without_tables", "without_tags", "materialize_rows", "transaction_metadata"),
-    "postgres": ("tables", "without_tags"),
-    "ydb": ("tables", "without_tables", "without_tags", "transaction_metadata", "notification_log"),
+    "bigtable": ("without_tags", "materialize_rows", "transaction_metadata"),
+    "postgres": ("without_tags",),
+    "ydb": ("without_tags", "transaction_metadata", "notification_log"),
 }
 
 GIVEN = {
@@ -55,10 +55,6 @@ class EventOptions:
         format: Format of the lines. native: the records as the source sent them.
         lines: Content of a line. values: the value of the record; messages: an object with its topic, key, value,
             headers and timestamp, also for tombstones.
-        tables: Table whose changes are written, a name or a glob such as ``sales.*``; repeat for more. A name without a
-            schema is the table in every schema. Default: all.
-        without_tables: Table whose changes are left out, a name or a glob; repeat for more. A name without a schema is
-            the table in every schema.
         operations: Operation that is written (CREATE, UPDATE, DELETE, READ); repeat for more. Default: all.
         without_tags: Transaction tag whose changes are left out; repeat for more.
         where: Condition that a row must meet, such as ``State == 'open' and Amount > 100``. Columns have the values
@@ -85,8 +81,6 @@ class EventOptions:
 
     format: str = NATIVE
     lines: LineContent = "values"
-    tables: Sequence[str] = ()
-    without_tables: Sequence[str] = ()
     operations: Sequence[str] = ()
     without_tags: Sequence[str] = ()
     where: str | None = None

@@ -28,12 +28,8 @@ Steps = list[tuple[str, beam.PTransform]]
 
 
 def row_steps(options: EventOptions) -> Steps:
-    """Return the steps up to whole rows. They filter tables only: other filters hide a part of a row's changes."""
-    steps: Steps = []
-    if options.tables or options.without_tables:
-        tables = FilterEvents(tables=options.tables or None, without_tables=options.without_tables or None)
-        steps.append(("FilterTables", tables))
-    return [*steps, ("MaterializeRows", MaterializeRows())] if options.materialize_rows else steps
+    """Return the step that completes rows, if that is wanted. It needs all changes of a row, so it is the first."""
+    return [("MaterializeRows", MaterializeRows())] if options.materialize_rows else []
 
 
 def column_steps(options: EventOptions) -> Steps:

@@ -17,8 +17,8 @@ from penstock.errors import UsageError
 from penstock.event import ChangeEvent
 from penstock.transforms.dead_letters import DeadLetter
 
-BEFORE_WHOLE_ROWS = frozenset({"ToChangeEvents", "FilterTables"})
-"""Steps before MaterializeRows, whose state a replay does not have."""
+_BEFORE_WHOLE_ROWS = "ToChangeEvents"
+"""The step before MaterializeRows, whose state a replay does not have."""
 
 
 class Replay:
@@ -54,7 +54,7 @@ def refusal(letter: DeadLetter, *, materialize_rows: bool = False) -> str:
     """Return why a letter cannot be processed again; empty if it can."""
     if not letter.step:
         return "its step is unknown: the source could not decode it, or an older version wrote it"
-    if materialize_rows and letter.step in BEFORE_WHOLE_ROWS:
+    if materialize_rows and letter.step == _BEFORE_WHOLE_ROWS:
         return "it failed before MaterializeRows, and a replay does not have the rows of the pipeline"
     return ""
 

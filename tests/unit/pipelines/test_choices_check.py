@@ -33,10 +33,6 @@ def found(**choices: Any) -> tuple[list[str], list[str]]:
     ("choices", "problem"),
     [
         (
-            {"without_tables": ["order"]},
-            "without_tables: no table of publication shop matches 'order'; did you mean 'public.orders'",
-        ),
-        (
             {"without_columns": ["nocol"]},
             "without_columns: no table of publication shop has a column 'nocol'",
         ),
@@ -55,10 +51,6 @@ def found(**choices: Any) -> tuple[list[str], list[str]]:
             "rename_columns: no table of publication shop has a column 'stat'; did you mean 'state'?",
         ),
         ({"where": "nocol > 3"}, "where: no table of publication shop that is read has a column 'nocol'"),
-        (
-            {"where": "email != ''", "without_tables": ["customers"]},
-            "where: no table of publication shop that is read has a column 'email'",
-        ),
     ],
 )
 def test_a_name_that_no_table_has_is_a_problem(choices: dict[str, Any], problem: str) -> None:
@@ -71,7 +63,7 @@ def test_a_name_that_no_table_has_is_a_problem(choices: dict[str, Any], problem:
 @pytest.mark.parametrize(
     "choices",
     [
-        {"without_tables": ["customers"], "without_columns": ["state", "public.orders.amount"]},
+        {"without_columns": ["state", "public.orders.amount"]},
         {"mask_columns": {"customers.email": "hash"}, "where": "op != 'DELETE'"},
         {"where": "table != 'orders' or amount > 3"},
         {"where": "sent('email') and email != ''"},
@@ -83,10 +75,7 @@ def test_names_that_exist_are_no_problem(choices: dict[str, Any]) -> None:
     assert found(**choices) == ([], [])
 
 
-def test_a_glob_and_a_column_that_some_tables_lack_are_warnings() -> None:
-    assert found(without_tables=["tmp_*"])[1] == [
-        "without_tables: no table of publication shop matches 'tmp_*'. Its tables are: public.customers, public.orders"
-    ]
+def test_a_column_that_some_tables_lack_is_a_warning() -> None:
     problems, (warning,) = found(where="state == 'open'")
     assert not problems
     assert warning.startswith(
@@ -143,8 +132,6 @@ def test_a_table_without_a_key_is_a_problem_of_a_replica() -> None:
     assert not warnings
     assert found()[0] == [], "a log needs no key"
     assert about_keys(TABLES) == ([], [])
-    assert about_keys([*TABLES, VISITS], without_tables=["visits"]) == ([], [])
-    assert about_keys([*TABLES, VISITS], tables=["orders"]) == ([], [])
 
 
 def test_with_dead_letters_a_table_without_a_key_is_a_warning() -> None:
@@ -221,7 +208,6 @@ def test_columns_in_which_one_nan_stops_the_pipeline_are_told_once_with_the_reme
     "choices",
     [
         {"dead_letters": "/letters"},
-        {"without_tables": ["orders"]},
         {"only_columns": ["at"]},
         {"without_columns": ["amount", "tax"]},
         {"mask_columns": {"amount": "redact", "orders.tax": "redact"}},
