@@ -11,7 +11,7 @@ target remembers tell them. If they do not, a change could go to a wrong column,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -82,44 +82,74 @@ def column_moves(
     Raises:
         SchemaChangedError: the policy is *stop*, a column cannot get its new name, or its number cannot be told.
     """
-    now, renamed, dropped = dict(known), dict[str, str](), list[str]()
-    all_numbered: dict[TableSchema, TableSchema] = {}
-    for version, of_source in sorted(schemas if has_numbers else (), key=lambda each: each[0]):
-        schema = all_numbered[of_source] = _numbered(table, of_source, version, now)
+    moves = _Moves(table, known, policies)
+    for version, schema in sorted(schemas if has_numbers else (), key=lambda each: each[0]):
+        moves.follow(version, schema)
+    return moves.in_target(target)
+
+
+class _Moves:
+    """The moves of the columns of a table, while its schemas are followed in the order of their versions."""
+
+    def __init__(self, table: str, known: Numbers, policies: ChangePolicies) -> None:
+        self._table, self._policies = table, policies
+        self._now, self._numbered = dict(known), dict[TableSchema, TableSchema]()
+        self._renamed, self._dropped = dict[str, str](), list[str]()
+
+    def follow(self, version: str, of_source: TableSchema) -> None:
+        """Take the names and the columns that a schema has at its version."""
+        schema = _numbered(self._table, of_source, version, self._now)
+        self._numbered[of_source] = schema
         for column in schema:
-            number = column.number or 0
-            before = now.get(number)
-            if before is None or (before.name == column.name and version < before.since):
-                now[number] = NumberedColumn(column.name, version, () if before is None else before.former)
-            elif before.name not in (column.name, DROPPED) and version > before.since:
-                now[number] = before.called(column.name, version)
-                if policies.rename != "lenient":
-                    _rename(table, before.name, column.name, policies)
-                    renamed = {
-                        old: column.name if new == before.name else new for old, new in renamed.items()
-                    }
-                    renamed.setdefault(before.name, column.name)
-        numbers = {column.number for column in schema}
-        for number in now.keys() - numbers:
-            gone = now[number]
-            if gone.name == DROPPED or version <= gone.since:
-                continue
-            if policies.drop in ("evolve", "stop"):
-                _drop(table, gone.name, policies)
-                now[number] = gone.called(DROPPED, version)
-                # A column that is dropped and added again is another one, but the target has one of the name.
-                if gone.name not in schema.names:
-                    dropped.append(gone.name)
-    held = {old: new for old, new in renamed.items() if old in target and old != new}
-    taken = sorted(new for new in held.values() if new in target - held.keys())
-    if taken or held.keys() & set(held.values()):
-        raise SchemaChangedError(
-            f"table {table}: the columns {', '.join(sorted(held))} got other names in the source, and the target has a "
-            f"column of the new name already ({', '.join(taken) or 'they changed names with each other'}). Rename them "
-            "in the target by hand, or set schema_changes='rename=lenient'"
-        )
-    gone_names = {held.get(name, name) for name in dropped}
-    return ColumnMoves(now, all_numbered, held, tuple(sorted(gone_names & (target | set(held.values())))))
+            self._follow_name(column, version)
+        for number in self._now.keys() - {column.number for column in schema}:
+            self._follow_drop(number, version, schema.names)
+
+    def _follow_name(self, column: Column, version: str) -> None:
+        number = column.number or 0
+        before = self._now.get(number)
+        if before is None:
+            self._now[number] = NumberedColumn(column.name, version)
+        elif before.name == column.name:
+            self._now[number] = msgspec.structs.replace(before, since=min(version, before.since))
+        elif before.name != DROPPED and version > before.since:
+            self._now[number] = before.called(column.name, version)
+            if self._policies.rename != "lenient":
+                self._rename(before.name, column.name)
+
+    def _follow_drop(self, number: int, version: str, names: Collection[str]) -> None:
+        gone = self._now[number]
+        if gone.name == DROPPED or version <= gone.since or self._policies.drop not in ("evolve", "stop"):
+            return
+        _check_drop(self._table, gone.name, self._policies)
+        self._now[number] = gone.called(DROPPED, version)
+        # A column that is dropped and added again is another one, but the target has one of the name.
+        if gone.name not in names:
+            self._dropped.append(gone.name)
+
+    def _rename(self, old: str, new: str) -> None:
+        _check_rename(self._table, old, new, self._policies)
+        # The target may have any of the earlier names: a user may have renamed the column there.
+        self._renamed = {name: new if last == old else last for name, last in self._renamed.items()}
+        self._renamed.setdefault(old, new)
+
+    def in_target(self, target: frozenset[str]) -> ColumnMoves:
+        """Return what a target with these columns does.
+
+        Raises:
+            SchemaChangedError: it has a column of a new name already.
+        """
+        renamed = {old: new for old, new in self._renamed.items() if old in target and old != new}
+        taken = sorted(new for new in renamed.values() if new in target - renamed.keys())
+        if taken or renamed.keys() & set(renamed.values()):
+            raise SchemaChangedError(
+                f"table {self._table}: the columns {', '.join(sorted(renamed))} got other names in the source, and the "
+                "target has a column of the new name already "
+                f"({', '.join(taken) or 'they changed names with each other'}). Rename them in the target by hand, or "
+                "set schema_changes='rename=lenient'"
+            )
+        dropped = {renamed.get(name, name) for name in self._dropped} & (target | set(renamed.values()))
+        return ColumnMoves(self._now, self._numbered, renamed, tuple(sorted(dropped)))
 
 
 def adapted_by_number(
@@ -162,7 +192,7 @@ def _numbered(table: str, schema: TableSchema, version: str, known: Numbers) -> 
     )
 
 
-def _rename(table: str, old: str, new: str, policies: ChangePolicies) -> None:
+def _check_rename(table: str, old: str, new: str, policies: ChangePolicies) -> None:
     if policies.rename == "stop":
         raise SchemaChangedError(
             f"table {table}: the column {old} is called {new} in the source now, and schema_changes has rename=stop: "
@@ -170,7 +200,7 @@ def _rename(table: str, old: str, new: str, policies: ChangePolicies) -> None:
         )
 
 
-def _drop(table: str, name: str, policies: ChangePolicies) -> None:
+def _check_drop(table: str, name: str, policies: ChangePolicies) -> None:
     if policies.drop == "stop":
         raise SchemaChangedError(
             f"table {table}: the source does not have the column {name} any more, and schema_changes has drop=stop: "
