@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cache, reduce
 from itertools import groupby
 from typing import Any
 
 import psycopg
 
-from penstock.event.column_numbers import Numbers, adapted_by_number, follows_numbers
 from penstock.event.column_types import ColumnType, Kind
-from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
+from penstock.event.model import ChangeEvent
 from penstock.event.replica import (
     NotReplicableError,
     RowChange,
@@ -22,10 +19,8 @@ from penstock.event.replica import (
     encode_version,
     fold,
 )
-from penstock.event.schema_changes import Adaptation, SchemaChangedError, merged_schema, one_schema
-from penstock.event.schema_policies import ChangePolicies, policies_of
 from penstock.io.sql.catalog import Catalog
-from penstock.io.sql.errors import SqlTargetError, classify_error, is_row_error
+from penstock.io.sql.errors import classify_error, is_row_error
 from penstock.io.sql.ledger import Ledger
 from penstock.io.sql.statements import (
     COMMITTED_AT,
@@ -39,11 +34,11 @@ from penstock.io.sql.statements import (
     create_batch,
     mark_complete,
     quote,
-    stored_type,
     upsert,
 )
+from penstock.io.sql.tables import StaleColumnsError, TargetTables
 from penstock.io.sql.target import SqlTarget
-from penstock.io.sql.values import json_image, json_text, sql_type, text_writer
+from penstock.io.sql.values import json_image, json_text, text_writer
 from penstock.io.staging.delivery import (
     Delivery,
     EventBatch,
@@ -53,7 +48,6 @@ from penstock.io.staging.delivery import (
     TargetUnavailableError,
     is_delivered,
 )
-from penstock.io.staging.table_sources import TableSources
 from penstock.timestamps import format_timestamp
 
 logger = logging.getLogger(__name__)
@@ -76,39 +70,10 @@ _KEEPALIVE = {
     "tcp_user_timeout": 30_000,
 }
 _LOG_TIMESTAMP = text_writer(ColumnType(Kind.TIMESTAMP), "timestamp with time zone")
-_PURGE_PART = 100
-"""Tombstones are looked for whenever the newest change is this part of the horizon further."""
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownTable:
-    """A table that is ready for rows with the columns `joined`, which all schemas seen so far have.
-
-    `adaptations`: how rows of a schema are written, if the policy for other types is *lenient*; else empty. `names`:
-    how they are written under the names that the target has, and their schema then, if columns are followed by their
-    `numbers` in `source`; else empty.
-    """
-
-    joined: TableSchema = NO_COLUMNS
-    target: TargetTable | None = None
-    adaptations: Mapping[TableSchema, Adaptation] = field(default_factory=dict)
-    names: Mapping[TableSchema, tuple[Adaptation, TableSchema]] = field(default_factory=dict)
-    source: Source | None = None
-    numbers: Numbers = field(default_factory=dict)
-    numbered: Mapping[TableSchema, TableSchema] = field(default_factory=dict)
-
-    @property
-    def is_ready(self) -> bool:
-        return self.target is not None
-
-
-_UNKNOWN_TABLE = _KnownTable()
 _MAX_STALE = 100
 """How often a batch begins again because other shards have renamed columns."""
-
-
-class _StaleColumnsError(Exception):
-    """Another shard has renamed or dropped columns of a table since it was prepared."""
+_PURGE_PART = 100
+"""Tombstones are looked for whenever the newest change is this part of the horizon further."""
 
 
 class RowFaultError(ValueError):
@@ -120,18 +85,16 @@ class SqlSender:
 
     def __init__(self, target: SqlTarget, skip_refused: bool) -> None:
         self._target, self._skip_refused = target, skip_refused
-        self._tables: dict[TableName, _KnownTable] = {}
-        self._refused: dict[tuple[TableName, TableSchema], str] = {}
-        self._sources = TableSources(SqlTargetError)
         self._purged: dict[TableName, int] = {}
         self._session = connect(target)
-        self._catalog = Catalog(self._session, target.schema, target.create_tables)
+        catalog = Catalog(self._session, target.schema, target.create_tables)
+        self._tables = TargetTables(target, catalog)
         self._ledger = Ledger(self._session, target.schema)
         self._truncations = TableName(target.schema, TRUNCATIONS)
         with self._errors():
-            self._catalog.create_bookkeeping()
+            catalog.create_bookkeeping()
             if target.mark_complete:
-                self._catalog.create_complete()
+                catalog.create_complete()
 
     def check(self) -> None:
         """Nothing more: the session that this sender has opened has created the ledger."""
@@ -142,12 +105,10 @@ class SqlSender:
         with self._errors():
             self._ledger.create_entry(delivery.writer)
             for _ in range(_MAX_STALE):
-                # Change the table before the transaction of the rows begins. If this transaction had written the
-                # table, an ALTER would wait for the other shards, and they for it.
-                self._prepare(batch)
+                self._tables.prepare(batch)
                 try:
                     return self._send(delivery, batch)
-                except _StaleColumnsError:
+                except StaleColumnsError:
                     continue
                 except psycopg.errors.LockNotAvailable:
                     self._ledger.end_paused(delivery.writer)
@@ -170,7 +131,7 @@ class SqlSender:
             entry, refused = self._ledger.lock(delivery.writer)
             if is_delivered(entry, delivery):
                 return Sent(refused)
-            self._check_numbers(batch)
+            self._tables.check_numbers(batch)
             # A constraint that is checked at the commit would make the batch fail without telling the row.
             self._session.execute("set constraints all immediate")
             refused = tuple(self._write_fitting(batch, delivery.shards == 1))
@@ -180,153 +141,13 @@ class SqlSender:
     def _errors(self) -> TargetErrors:
         return TargetErrors(self._target.name)
 
-    def _prepare(self, events: Sequence[ChangeEvent]) -> None:
-        """Create and alter the tables that the batch needs."""
-        if self._target.mode == "log":
-            for name in dict.fromkeys(map(self._target.table_of, events)):
-                if name not in self._tables:
-                    self._catalog.log(name)
-                    self._tables[name] = _KnownTable(target=TargetTable(name, (), ()))
-            return
-        for event in events:
-            if event.source.table:
-                self._sources.check(self._target.table_of(event), event.source)
-        self._refused = {
-            (name, schema): reason
-            for name, (source, schemas) in self._schemas(events).items()
-            for schema, reason in self._prepare_table(name, source, schemas).items()
-        }
-
-    def _prepare_table(
-        self, name: TableName, source: Source, schemas: Mapping[TableSchema, Version]
-    ) -> dict[TableSchema, str]:
-        """Create and alter a table for rows of these schemas; return those that it cannot have, with the reason.
-
-        Raises the first such reason, unless the policy is *try_evolve*.
-        """
-        policies = policies_of(self._target.schema_changes, source.schema, source.table)
-        try:
-            self._evolve(name, source, schemas, policies)
-            return {}
-        except (SchemaChangedError, SqlTargetError, psycopg.Error) as error:
-            if not policies.refuses_rows:
-                raise
-            reason = self._lasting(error)
-        _warn_once(
-            f"rows of {source.qualified_table} are refused, because {name} cannot follow its columns: {reason}"
-        )
-        if len(schemas) == 1:
-            return dict.fromkeys(schemas, reason)
-        # The oldest first: the rows of one of them may be written.
-        refused: dict[TableSchema, str] = {}
-        for schema, version in sorted(schemas.items(), key=lambda each: each[1]):
-            refused |= self._prepare_table(name, source, {schema: version})
-        return refused
-
-    def _lasting(self, error: Exception) -> str:
-        """Return the text of an error; raise it if it may pass."""
-        if isinstance(error, psycopg.Error):
-            classified = classify_error(error.sqlstate or "", str(error), self._target.name)
-            if classified.retryable:
-                raise error
-            return str(classified)
-        return str(error)
-
-    def _evolve(
-        self,
-        name: TableName,
-        source: Source,
-        schemas: Mapping[TableSchema, Version],
-        policies: ChangePolicies,
-    ) -> None:
-        known = self._tables.get(name, _UNKNOWN_TABLE)
-        if follows_numbers(policies):
-            known = self._follow(name, source, schemas, known, policies)
-        of_names = [named for _, named in known.names.values()]
-        self._tables[name] = self._fit(name, of_names or list(schemas), known, policies)
-
-    def _follow(
-        self,
-        name: TableName,
-        source: Source,
-        schemas: Mapping[TableSchema, Version],
-        known: _KnownTable,
-        policies: ChangePolicies,
-    ) -> _KnownTable:
-        """Rename and drop columns of a table; return what is known of it then. `schemas` with their lowest versions."""
-        versions = [(encode_version(version), schema) for schema, version in schemas.items()]
-        moves = self._catalog.follow(name, source, versions, policies)
-        # Schemas of earlier batches too: more of them may wait.
-        numbered = {**known.numbered, **moves.numbered}
-        # Columns may have other names now.
-        known = known if moves.known == known.numbers else _UNKNOWN_TABLE
-        names = {schema: adapted_by_number(moves.known, each, policies) for schema, each in numbered.items()}
-        return replace(known, source=source, numbers=moves.known, numbered=numbered, names=names)
-
-    def _fit(
-        self, name: TableName, schemas: Sequence[TableSchema], known: _KnownTable, policies: ChangePolicies
-    ) -> _KnownTable:
-        """Create and alter a table for rows of further schemas."""
-        # The server converts the text of a value to the type of its column, so types are compared only for this.
-        if policies.type == "lenient":
-            if known.is_ready and set(schemas) <= known.adaptations.keys():
-                return known
-            every = list(dict.fromkeys((*known.adaptations, *schemas)))
-            types = self._catalog.types(name)
-            joined, adaptations = one_schema(
-                str(name), types, every, policies, lambda each: stored_type(sql_type(each))
-            )
-        else:
-            joined, adaptations = reduce(merged_schema, schemas, known.joined), {}
-            if known.is_ready and joined == known.joined:
-                return known
-        target = self._catalog.replica(name, joined, policies)
-        return replace(known, joined=joined, target=target, adaptations=adaptations)
-
-    def _schemas(
-        self, events: Sequence[ChangeEvent]
-    ) -> dict[TableName, tuple[Source, dict[TableSchema, Version]]]:
-        """Return the source and the schemas of each table, in the order of the events, with their lowest versions."""
-        schemas: dict[TableName, tuple[Source, dict[TableSchema, Version]]] = {}
-        for event in events:
-            # Tables without a key, and events of no table, are refused or left out later.
-            if event.schema.key_columns and event.source.system != "bigtable":
-                of_table = schemas.setdefault(self._target.table_of(event), (event.source, {}))[1]
-                if event.version < of_table.setdefault(event.schema, event.version):
-                    of_table[event.schema] = event.version
-        return schemas
-
-    def _adapted(self, event: ChangeEvent) -> ChangeEvent:
-        """Return an event as its table takes it."""
-        known = self._tables.get(self._target.table_of(event), _UNKNOWN_TABLE)
-        if (named := known.names.get(event.schema)) is not None:
-            event = named[0].event(event, named[1])
-        adaptation = known.adaptations.get(event.schema)
-        return event if adaptation is None else adaptation.event(event, known.joined)
-
-    def _check_numbers(self, events: Sequence[ChangeEvent]) -> None:
-        """Raise _StaleColumnsError if another shard has renamed a column since the tables were prepared.
-
-        No other shard does so before the transaction ends.
-        """
-        for name in dict.fromkeys(map(self._target.table_of, events)):
-            known = self._tables.get(name, _UNKNOWN_TABLE)
-            if (
-                known.source is not None
-                and self._catalog.numbers(name, known.source, "for share") != known.numbers
-            ):
-                raise _StaleColumnsError
-
     def _write_fitting(self, batch: Sequence[ChangeEvent], one_shard: bool) -> Iterator[Refusal]:
         """Write the events whose tables can have their columns, and yield those that are refused, in their order."""
-        if not self._refused:
+        refused = {index: Refusal(index, why) for index, why in self._tables.refusals(batch).items()}
+        if not refused:
             yield from self._write(batch, 0, one_shard)
             return
-        reasons = [self._refused.get((self._target.table_of(each), each.schema)) for each in batch]
-        refused = {
-            index: Refusal(index, reason) for index, reason in enumerate(reasons) if reason is not None
-        }
-        if refused and not self._skip_refused:
+        if not self._skip_refused:
             raise RefusalError(next(iter(refused.values())))
         fitting = [index for index in range(len(batch)) if index not in refused]
         for each in self._write([batch[index] for index in fitting], 0, one_shard):
@@ -359,12 +180,10 @@ class SqlSender:
             for name, group in groupby(events, self._target.table_of):
                 self._copy(copy_log(name), map(log_row, group))
             return
-        # Nearly always False, and the table of each event costs time.
-        adapts = any(known.names or known.adaptations for known in self._tables.values())
-        for changes in fold(map(self._adapted, events) if adapts else events).values():
+        for changes in fold(self._tables.adapted(events)).values():
             if changes.rows or changes.truncated is not None:
                 name = self._target.table_of_source(changes.source)
-                if (table := self._tables[name].target) is not None:
+                if (table := self._tables.table(name)) is not None:
                     self._replace(table, changes, one_shard)
 
     def _replace(self, table: TargetTable, changes: TableChanges, one_shard: bool) -> None:
@@ -545,9 +364,3 @@ class TargetErrors:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, psycopg.Error):
             raise classify_error(error.sqlstate or "", str(error), self._name) from error
-
-
-# Once per process and text: each batch would repeat it.
-@cache
-def _warn_once(text: str) -> None:
-    logger.warning("%s", text)

@@ -82,14 +82,14 @@ def test_a_shard_that_prepared_before_a_rename_writes_to_the_column_of_now(datab
     first, second = schema(k=1, a=2), schema(k=1, x=2, a=3)
     target.deliver([event(1, first, 1, 10)])
     behind: Any = connector_of(target.target).open(skip_refused=False)
-    prepare = behind._prepare
+    prepare = behind._tables.prepare
 
     def prepare_and_wait(batch: list[ChangeEvent]) -> None:
         prepare(batch)
         if target.epoch == 1:
             target.deliver([event(3, second, 2, 20, 200)], shard=1, shards=2)
 
-    behind._prepare = prepare_and_wait
+    behind._tables.prepare = prepare_and_wait
     try:
         behind.send(Delivery("sink", "job", 0, 2, 1, 2, ()), [event(2, first, 3, 30)])
     finally:
