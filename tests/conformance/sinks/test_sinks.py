@@ -144,7 +144,7 @@ def test_a_crash_at_any_request_loses_and_doubles_nothing(run: SinkRun, campaign
                 crashes += 1
     # The target may still be busy with what the killed drivers have left, so the last run has patience.
     run.network.recover()
-    run()
+    run(retries=RETRIES)
     assert crashes
     assert run.faults() == []
 
@@ -223,7 +223,7 @@ def test_a_batch_of_many_requests_is_whole_after_a_crash_in_its_middle(
         with pytest.raises((EpochFailedError, ProcessKilled)):
             run()
     run.network.recover()
-    run()
+    run(retries=RETRIES)
     assert run.faults() == []
 
 

@@ -12,7 +12,7 @@ from penstock.errors import UsageError
 from penstock.io.kafka import WriteToKafka, complete_until
 from penstock.io.kafka.sender import KafkaSender
 from penstock.io.kafka.write import connector_of
-from penstock.io.staging.delivery import TargetUnavailableError
+from penstock.io.staging.delivery import FencedError
 from penstock.io.staging.send import SendBatchesFn
 from penstock.transforms import DebeziumFormat
 from penstock_emulators.kafka import KafkaBroker
@@ -70,7 +70,7 @@ def test_a_driver_that_is_paused_in_the_middle_of_a_mark_does_not_put_the_time_b
         return writer
 
     monkeypatch.setattr(KafkaSender, "_writer", pause)
-    with pytest.raises(TargetUnavailableError):
+    with pytest.raises(FencedError):
         mark(marked, 10, NOON_US)
     assert times(marked) == ["2026-01-31T12:00:00.000001000Z"]
 

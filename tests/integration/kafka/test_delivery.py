@@ -16,11 +16,11 @@ from penstock.io.kafka import sender as sender_module
 from penstock.io.kafka.errors import KafkaTargetError
 from penstock.io.kafka.ledger import Ledger
 from penstock.io.staging.delivery import (
+    FencedError,
     LedgerConflictError,
     Refusal,
     RefusalError,
     Sent,
-    TargetUnavailableError,
 )
 from penstock_emulators.kafka import KafkaBroker
 from tests.integration.kafka.conftest import Target, header
@@ -106,14 +106,14 @@ def test_driver_that_wakes_up_in_the_middle_of_its_transaction_commits_nothing(t
     # It still believes what it read from the ledger before the other driver took over.
     assert writer.entry is not None
     assert writer.entry.epoch == 1
-    with pytest.raises(TargetUnavailableError):
+    with pytest.raises(FencedError):
         zombie.send(target.delivery(2), second)
     zombie.close()
     assert sorted(target.ids()) == expected_ids(target, first + second)
 
 
 @pytest.mark.parametrize("records", [1, 150, 300])
-def test_driver_that_is_replaced_while_it_sends_takes_that_for_an_outage(
+def test_driver_that_is_replaced_while_it_sends_is_told_so(
     target: Target, monkeypatch: pytest.MonkeyPatch, records: int
 ) -> None:
     """The client raises the fatal error when records are still without a report."""
@@ -125,7 +125,7 @@ def test_driver_that_is_replaced_while_it_sends_takes_that_for_an_outage(
         if next(sent) == records:
             new._writer(target.delivery(1).writer)
 
-    with monkeypatch.context() as patch, pytest.raises(TargetUnavailableError):
+    with monkeypatch.context() as patch, pytest.raises(FencedError):
         patch.setattr(sender_module, "_produce_one", produce)
         old.send(target.delivery(1), found)
     old.close()
@@ -145,7 +145,7 @@ def test_driver_that_starts_again_after_a_newer_one_sends_nothing_and_delays_it_
             zombie.send(target.delivery(epoch, 1), third)
     with pytest.raises(LedgerConflictError):  # a copy of the checkpoint, with the same numbers
         zombie.send(target.delivery(3, 2, token="b"), third)
-    with pytest.raises(TargetUnavailableError):
+    with pytest.raises(FencedError):
         good.send(target.delivery(4, 2), third)
     target.deliver(third, epoch=4, generation=2)
     assert sorted(target.ids()) == expected_ids(target, first + second + third)

@@ -157,11 +157,6 @@ def test_a_sink_writes_only_the_tables_that_reach_it() -> None:
     [
         ("files", {"output": "/out"}, ["/out/sales.orders", "/out/people"]),
         ("files", {"output": "/out", "format": "debezium"}, ["/out/sales.orders", "/out/people"]),
-        (
-            "files",
-            {"output": "/out", "without_tables": ["people"], "format": "debezium"},
-            ["/out/sales.orders"],
-        ),
         ("kafka", {"bootstrap_servers": "broker", "without_tables": ["people"]}, ["d.sales.orders"]),
         (
             "delta",

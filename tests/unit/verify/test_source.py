@@ -88,8 +88,8 @@ def test_the_snapshot_tells_transactions_and_the_time_after_it() -> None:
     assert [snapshot.sees(Version(1, text)) for text in ("99", "100", "")] == [True, False, None]
 
 
-def test_a_table_that_the_pipeline_leaves_out_has_no_columns() -> None:
-    assert source(without_tables=["orders"]).open() is None
+def test_a_table_whose_rows_the_pipeline_leaves_out_has_no_columns() -> None:
+    assert source(operations=["DELETE"]).open() is None
 
 
 def test_a_masked_key_is_refused_because_rows_could_not_be_found_again() -> None:
