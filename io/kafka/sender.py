@@ -334,7 +334,13 @@ class _Producer:
                 self.flush(attempt)
             if self._transactional and attempt.failed:
                 return
-            _produce_one(self.client, record, attempt)
+            try:
+                _produce_one(self.client, record, attempt)
+            except KafkaException as error:
+                if self._transactional and error.args[0].code() == KafkaError._FATAL:
+                    # Says why the client takes no more records: by raising it.
+                    self.client.abort_transaction(_CLOSE_SECONDS)
+                raise
             if alone:
                 self.flush(attempt)
         self.flush(attempt)

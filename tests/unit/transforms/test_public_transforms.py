@@ -114,7 +114,7 @@ def test_a_name_has_one_type_in_all_transforms() -> None:
     for transform in PUBLIC:
         for name, each in parameters(transform).items():
             types.setdefault(name, set()).add(type_of(each))
-    # `table`, `tables` and `without_tables` have other types in a source than in a transform; `format` formats a record, a file or an
+    # `table`, `tables` and `without_tables` have other types in a source; `format` formats a record, a file or an
     # event; `fn` is a DoFn or, in a ParDo, also a function; each file format has its own kinds of `compression`.
     various = {"table", "tables", "without_tables", "format", "fn", "compression"}
     assert {name for name, found in types.items() if len(found) > 1} == various
