@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -69,7 +69,10 @@ class FileAppears:
         return len(self._new) >= self.nth
 
     def _look(self) -> set[Path]:
-        return set(self.folder.glob(self.pattern))
+        while True:
+            # A folder may be deleted or renamed between two steps of the search.
+            with suppress(FileNotFoundError):
+                return set(self.folder.glob(self.pattern))
 
 
 @dataclass
