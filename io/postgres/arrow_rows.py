@@ -112,7 +112,7 @@ class LogRows:
 
 
 class _Versions(NamedTuple):
-    """What the versions of rows are made of, as arrays, or as scalars where all rows have the same."""
+    """The parts of the versions of rows: arrays, or scalars where all rows have the same value."""
 
     order: pa.Array | pa.Scalar
     transaction: pa.Array | pa.Scalar

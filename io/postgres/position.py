@@ -35,8 +35,8 @@ class Position(NamedTuple):
     if no snapshot can begin. `prepared`: where the oldest transaction was prepared that is neither committed nor rolled
     back, 0 if there is none. The server does not repeat a prepared transaction that was acknowledged. `initial`: while
     an initial snapshot is read, and until the log was read to its end and the server has released it. `published`: the
-    published tables when they were last looked at, packed; see `schema_watch`. `blocks`: what an initial snapshot is to
-    read before the log, as (table, number of blocks, whether it has a key); see `initial_scan.frontier`.
+    published tables when they were last looked at, packed; see `schema_watch`. `blocks`: the tables that an initial
+    snapshot reads before the log, as (table, number of blocks, whether it has a key); see `initial_scan.frontier`.
     """
 
     lsn: int

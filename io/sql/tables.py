@@ -54,7 +54,7 @@ class StaleColumnsError(Exception):
 
 
 class TargetTables:
-    """The tables of one sender. A table is created and altered in transactions of its own.
+    """The tables of one sender. A table is created and altered before the transaction of its rows.
 
     If the transaction of the rows had written the table, an ALTER would wait for the other shards, and they for it.
     """

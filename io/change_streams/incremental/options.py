@@ -29,7 +29,7 @@ class SnapshotOptions:
         signal_kafka: options of a Kafka consumer, as pairs, with the topic as ``topic``.
         chunk_rows: rows.
         parallel_tables: tables that are read at once.
-        new_tables: stream or snapshot: what is read of a table that joins later.
+        new_tables: stream or snapshot: whether the rows of a table that joins later are read, or only its changes.
         new_columns: the same for a table that gets a column whose values the log does not have in older rows.
     """
 

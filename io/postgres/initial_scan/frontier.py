@@ -48,7 +48,7 @@ class LogFrontier(FlatFrontier):
 
 
 class ScanView(NamedTuple):
-    """What the rows of a slot's tables have in common.
+    """The snapshot, the place and the time that all rows of a slot's tables have.
 
     `view`: the snapshot that they are read at. `lsn`, `watermark`: place in the log and event time of the rows,
     nanoseconds.
@@ -237,7 +237,7 @@ class ScanFrontier:
         return position._replace(snapshots=progress, initial=view, blocks=())
 
     def _emitted(self) -> dict[int, int]:
-        """Return how many rows of each table were emitted, as far as this part knows."""
+        """Return how many rows of each table were emitted; a dealt part knows only its own ranges."""
         rows = dict(self.rows)
         for each in self.ranges.values():
             rows[each.table] = rows.get(each.table, 0) + each.rows

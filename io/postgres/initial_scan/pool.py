@@ -22,7 +22,7 @@ READING_THREADS = 2
 
 
 class ClosableReader(BlockReader, Protocol):
-    """A reader with connections of its own."""
+    """A reader that closes its connections."""
 
     def close(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Reads blocks of tables at a held snapshot, over connections of its own. One thread uses it."""
+"""Reads blocks of tables at a held snapshot, over its own connections. One thread uses it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A rename keeps the number of a column (`Column.number`), and a number is never used twice. So a target that remembers
 the number of each of its columns sees a rename and a drop exactly. Shards come one after another, and an older change
-may come after a rename. So a target also remembers since which version a column has its name: what is older has an
-older name of the same column.
+may come after a rename. So a target also remembers since which version a column has its name: an older change has
+an older name of the same column.
 
 A source may not know the numbers of an old schema any more (`penstock.io.postgres.catalog`). Then the names that the
 target remembers tell them. If they do not, a change could go to a wrong column, and is refused.
@@ -50,7 +50,7 @@ Numbers = Mapping[int, NumberedColumn]
 
 @dataclass(frozen=True, slots=True)
 class ColumnMoves:
-    """What a target does before it writes rows: rename columns (old name to new name), drop some, remember `known`.
+    """The work of a target before it writes rows: rename columns (old name to new name), drop some, remember `known`.
 
     `numbered`: the schemas of the changes with the numbers of their columns. A source without numbers has none.
     """
