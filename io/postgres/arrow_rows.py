@@ -182,7 +182,7 @@ class _TableRows:
             pa.scalar(records.lsn, _NUMBER),
             pa.scalar(None, _NUMBER),
             pa.scalar(records.commit_timestamp, _NUMBER),
-            pa.array(range(1, size + 1), _NUMBER),
+            pa.array(records.numbers, _NUMBER),
         )
         columns = [read(texts) for read, texts in zip(self._read, columns_of(records), strict=True)]
         absent = [pa.nulls(size, field.type) for field in self._fields]

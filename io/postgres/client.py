@@ -31,6 +31,8 @@ _CONNECT_SECONDS = 10
 _OPTIONS = " ".join(
     f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items()
 )
+# Workers of a parallel plan mix their rows, and a scan of a table may begin where another session reads.
+_IN_ORDER = "-c max_parallel_workers_per_gather=0 -c synchronize_seqscans=off"
 _STATUS = struct.Struct("!cQQQqB")
 _LOG_DATA, _KEEPALIVE = b"wk"
 # A message of the log has a head: its kind, its position, the end of the log and the clock.
@@ -73,6 +75,7 @@ class Client:
         *,
         application: str = "",
         lock_timeout_ms: int = 0,
+        in_order: bool = False,
     ) -> None:
         """Connect at the first question.
 
@@ -80,9 +83,15 @@ class Client:
             application: name of the sessions in pg_stat_activity; empty: the name of the dsn, or penstock.
             lock_timeout_ms: how long a statement waits for a lock before it raises `LockedError`. 0: the server's
                 setting.
+            in_order: rows of a statement without an order come in the order of their blocks.
         """
         self._stream, self._connection = stream, connection
-        self._options = f"{_OPTIONS} -c lock_timeout={lock_timeout_ms}" if lock_timeout_ms else _OPTIONS
+        options = [_OPTIONS]
+        if lock_timeout_ms:
+            options.append(f"-c lock_timeout={lock_timeout_ms}")
+        if in_order:
+            options.append(_IN_ORDER)
+        self._options = " ".join(options)
         self._name: dict[str, Any] = {"application_name": application} if application else {}
         self._session: psycopg.Connection[Any] | None = None
         self._types: dict[int, CatalogType] | None = None

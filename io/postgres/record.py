@@ -105,8 +105,9 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
     - `cascade`, `restart_identity`: of a TRUNCATE; one that names several tables is one record for each.
     - `prefix`, `content`: of a MESSAGE.
     - A READ has no transaction. Its `lsn` is the place in the log where the reader emits it: the row contains every
-      earlier change of its key. `sequence` tells apart the rows that are emitted there. `incremental`: a signal has
-      asked for the row; otherwise it is of an initial snapshot.
+      earlier change of its key. `sequence` tells apart the rows that are emitted there; a row of an initial snapshot
+      has the same one when it is read again. `incremental`: a signal has asked for the row; otherwise it is of an
+      initial snapshot.
     """
 
     kind: ChangeKind

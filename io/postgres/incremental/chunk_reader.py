@@ -55,12 +55,13 @@ class ChunkReader:
         held: HeldReadView,
         *,
         stopped: Callable[[], bool],
+        in_order: bool = False,
     ) -> None:
         """`selection`: the tables whose changes are read. `held`: what chunks of an initial snapshot read.
-        `stopped`: whether to end a wait.
+        `stopped`: whether to end a wait. `in_order`: rows of blocks come in the order of the blocks.
         """
         self._stream, self._selection, self._held, self._stopped = stream, selection, held, stopped
-        self._client = Client(stream, connection, lock_timeout_ms=LOCK_TIMEOUT_MS)
+        self._client = Client(stream, connection, lock_timeout_ms=LOCK_TIMEOUT_MS, in_order=in_order)
 
     def visible(self) -> VisibleTransactions:
         """Return which transactions are visible now."""

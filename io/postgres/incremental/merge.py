@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 from penstock.errors import ChangeStreamError
@@ -80,6 +81,7 @@ class SnapshotMerge(WorkerAnswers):
         self._prune_at = _PRUNE_FROM
         self._recent: tuple[int, ...] = tuple(recent)
         self._keys: dict[Table, list[int]] = {}
+        self._place, self._numbers = (-1, -1), count(1)
         if options.takes_signals:
             worker.poll_channels({name: _thawed(at) for name, at in progress.channels})
 
@@ -314,11 +316,22 @@ class SnapshotMerge(WorkerAnswers):
     def _rows(
         self, rows: Sequence[SnapshotRow], timestamp: int, lsn: int, incremental: bool
     ) -> list[LogRecord]:
+        # Chunks that are emitted at one place share their numbers: nothing else tells rows without a key apart.
+        if (timestamp, lsn) != self._place:
+            self._place, self._numbers = (timestamp, lsn), count(1)
         return [
             LogRecord(
-                ChangeKind.READ, timestamp, None, number, lsn, True, table, row, incremental=incremental
+                ChangeKind.READ,
+                timestamp,
+                None,
+                next(self._numbers),
+                lsn,
+                True,
+                table,
+                row,
+                incremental=incremental,
             )
-            for number, (table, row) in enumerate(rows, 1)
+            for table, row in rows
         ]
 
     def stop(self) -> None:

@@ -24,16 +24,18 @@ _ESCAPE = re.compile(r"\\.")
 class CopiedRows(LazyRecords[LogRecord]):
     """Rows of one table as records of the kind READ. They all have one place in the log and one time."""
 
-    __slots__ = ("_records", "_size", "data", "lsn", "table")
+    __slots__ = ("_records", "data", "lsn", "numbers", "table")
 
-    def __init__(self, table: Table, data: bytes, size: int, lsn: int, commit_timestamp: int) -> None:
-        """`data`: `size` lines in the text format of COPY. `commit_timestamp`: nanoseconds."""
-        self.table, self.data, self._size = table, data, size
+    def __init__(self, table: Table, data: bytes, numbers: range, lsn: int, commit_timestamp: int) -> None:
+        """`data`: a line in the text format of COPY for each of `numbers`, which are the `sequence` of the records.
+        `commit_timestamp`: nanoseconds.
+        """
+        self.table, self.data, self.numbers = table, data, numbers
         self.lsn, self.commit_timestamp = lsn, commit_timestamp
         self._records: list[LogRecord] | None = None
 
     def __len__(self) -> int:
-        return self._size
+        return len(self.numbers)
 
     @overload
     def __getitem__(self, index: int) -> LogRecord: ...
@@ -43,21 +45,30 @@ class CopiedRows(LazyRecords[LogRecord]):
         if self._records is None and index == 0:
             # Counters ask for the first record of a batch, to learn its size.
             (row,) = rows_of(self.data[: self.data.index(b"\n") + 1])
-            return LogRecord(ChangeKind.READ, self.commit_timestamp, None, 1, self.lsn, True, self.table, row)
+            return LogRecord(
+                ChangeKind.READ,
+                self.commit_timestamp,
+                None,
+                self.numbers[0],
+                self.lsn,
+                True,
+                self.table,
+                row,
+            )
         return self._made()[index]
 
     def __iter__(self) -> Iterator[LogRecord]:
         return iter(self._made())
 
     def __reduce__(self) -> Any:
-        return CopiedRows, (self.table, self.data, self._size, self.lsn, self.commit_timestamp)
+        return CopiedRows, (self.table, self.data, self.numbers, self.lsn, self.commit_timestamp)
 
     def _made(self) -> list[LogRecord]:
         if self._records is None:
             at, lsn, table = self.commit_timestamp, self.lsn, self.table
             self._records = [
                 LogRecord(ChangeKind.READ, at, None, number, lsn, True, table, row)
-                for number, row in enumerate(rows_of(self.data), 1)
+                for number, row in zip(self.numbers, rows_of(self.data), strict=True)
             ]
         return self._records
 

@@ -34,6 +34,8 @@ LOG = "log"
 """The key under which a frontier reports the log that waits for the rows."""
 MIN_BLOCKS, MAX_RANGES = 1024, 512
 """A range has at least so many blocks, and there are about so many ranges besides one for each table."""
+_NUMBERED_RANGES = 1 << 20
+"""More ranges than a snapshot has. A number of a row stays below 2^63 with 8 trillion rows in a range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +317,16 @@ def divided(sizes: Sequence[int]) -> Iterator[BlockRange]:
     for table, blocks in enumerate(sizes):
         for start in range(0, blocks, length):
             yield BlockRange(table, start, min(start + length, blocks))
+
+
+def numbers_of_rows(number: int, before: int, count: int) -> range:
+    """Return the numbers of `count` rows of the range `number`, of which `before` rows were emitted.
+
+    No two rows of a snapshot have the same number, and a row has it again when its chunk is repeated, in chunks of any
+    size: rows come in the order of their blocks. A row without a key has nothing else that tells it apart.
+    """
+    first = (before + 1) * _NUMBERED_RANGES + number
+    return range(first, first + count * _NUMBERED_RANGES, _NUMBERED_RANGES)
 
 
 def _condition(lost: BlockRange) -> str:

@@ -30,7 +30,12 @@ class HeldBlockReader:
             self._held.close()
             raise
         self._reader = ChunkReader(
-            stream, connection, settings.selection, self._held, stopped=lambda: self._stopped()
+            stream,
+            connection,
+            settings.selection,
+            self._held,
+            stopped=lambda: self._stopped(),
+            in_order=True,
         )
 
     def read_blocks(self, table: str, start: int, end: int, stopped: Callable[[], bool]) -> Copied:

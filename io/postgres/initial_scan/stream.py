@@ -24,6 +24,7 @@ from penstock.io.postgres.initial_scan.frontier import (
     RangeRead,
     ScannedTable,
     ScanView,
+    numbers_of_rows,
 )
 from penstock.io.postgres.record import Table
 
@@ -114,9 +115,10 @@ class BlockStream(PartitionStream):
         found = reader.read_blocks(table.name, start, end, lambda: reading.stopped)
         size = len(found.data)
         self._blocks = next_blocks(end - start, found.rows, size, self._chunk_rows)
+        numbers = numbers_of_rows(self._number, self._rest.rows, found.rows)
         self._rest = self._rest._replace(start=end, rows=self._rest.rows + found.rows)
         self.received_bytes += size
-        rows = CopiedRows(found.table, found.data, found.rows, view.lsn, view.watermark)
+        rows = CopiedRows(found.table, found.data, numbers, view.lsn, view.watermark)
         return size, rows, BlocksRead(self._number, RangeProgress(end, self._rest.rows))
 
     def cancel(self) -> None:

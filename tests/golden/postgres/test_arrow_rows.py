@@ -27,6 +27,7 @@ from penstock.io.postgres.arrow_rows import LogRows
 from penstock.io.postgres.catalog import describe
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.initial_scan.copied_rows import CopiedRows
+from penstock.io.postgres.initial_scan.frontier import numbers_of_rows
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction
 from penstock.io.staging.blocks import BucketRun, RecordBlock
 from tests.golden.postgres.history import records
@@ -202,10 +203,11 @@ def test_rows_without_events_equal_those_of_events(history: Any, long: bool) -> 
 def test_rows_of_a_chunk_equal_those_of_events(rows: list[Any], key: bool) -> None:
     """The server has sent them as lines, and no record is made."""
     lines = as_copied(rows * MIN_ROWS)
-    copied = CopiedRows(table("d", key), lines, len(rows) * MIN_ROWS, 90, 7_000)
+    numbers = numbers_of_rows(3, 40, len(rows) * MIN_ROWS)
+    copied = CopiedRows(table("d", key), lines, numbers, 90, 7_000)
     times_us = [7] * len(copied)
     made, _ = LogRows(LAYOUT.bucket_of, database="history", stream="changes")(copied, times_us)
-    events = by_event(list(CopiedRows(copied.table, lines, len(copied), 90, 7_000)))
+    events = by_event(list(CopiedRows(copied.table, lines, numbers, 90, 7_000)))
     try:
         expected = content(list(events))
     except UnwritableError:

@@ -21,7 +21,7 @@ from tests.support.epochs import Epochs
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
-ROWS, KEYLESS = 30, 12
+ROWS, KEYLESS = 30, 60
 HOLDERS = (
     "select pid from pg_stat_activity where application_name like 'penstock snapshot %' and datname = '{}'"
 )
@@ -34,7 +34,7 @@ def original(database: Database) -> Database:
         # One row in a block: rows of a block are read at once.
         "create table t (id int primary key, v text, pad char(700) not null default '') with (fillfactor = 10)",
         f"insert into t select i, 'original' from generate_series(1, {ROWS}) i",
-        "create table keyless (a int)",
+        "create table keyless (a int) with (fillfactor = 10)",
         f"insert into keyless select generate_series(1, {KEYLESS})",
     )
     database.publish("for table t, keyless, signals")
@@ -93,6 +93,8 @@ def test_the_original_value_of_each_row_comes_once_and_before_its_changes(origin
     # Rows without a key cannot replace each other, so each must come exactly once.
     reads = [record.new for record in reader.records if record.kind is ChangeKind.READ]
     assert sum(len(row) == 1 for row in reads) == KEYLESS
+    events = [event for record in reader.records for event in EventConverter()(record)]
+    assert len({event.id for event in events}) == len(events), "two events have one id"
 
 
 def test_a_snapshot_that_the_server_lost_is_finished_by_merging(original, caplog):

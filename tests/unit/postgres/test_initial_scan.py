@@ -20,6 +20,7 @@ from penstock.io.change_streams.options import LimitOptions
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.coder import LogFrontierCoder
+from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.incremental.chunks import rows_in_blocks
 from penstock.io.postgres.initial_scan import frontier as frontiers
 from penstock.io.postgres.initial_scan.copied_rows import ESCAPES, CopiedRows, rows_of
@@ -35,6 +36,7 @@ from penstock.io.postgres.initial_scan.frontier import (
     ScanView,
     begun,
     divided,
+    numbers_of_rows,
 )
 from penstock.io.postgres.initial_scan.pool import ScanPool
 from penstock.io.postgres.initial_scan.stream import (
@@ -207,19 +209,20 @@ class Blocks:
         if error is not None:
             raise error
         self.read.append((start, end))
-        return Copied(table("a"), b"1\n" * (end - start), end - start)
+        return Copied(table("a"), b"1\t1\t1\n" * (end - start), end - start)
 
     def close(self) -> None:
         self.closed += 1
 
 
-def stream_of(blocks: Blocks, size: int = 10, chunk_rows: int = 4) -> BlockStream:
+def stream_of(blocks: Blocks, *, number: int = 3, start: int = 0, chunk_rows: int = 4) -> BlockStream:
     @contextmanager
     def borrow(slot: str, view: ScanView) -> Any:
         yield blocks
 
-    at = RangePosition(BlockRange(0, 0, size), ScannedTable("slot", "public.t", True), ScanView(VIEW, 90, 50))
-    return BlockStream(3, at, borrow, chunk_rows)
+    rest = BlockRange(0, start, 10, start)
+    at = RangePosition(rest, ScannedTable("slot", "public.t", True), ScanView(VIEW, 90, 50))
+    return BlockStream(number, at, borrow, chunk_rows)
 
 
 def test_a_range_that_breaks_off_continues_after_its_last_block() -> None:
@@ -239,6 +242,20 @@ def test_a_range_that_breaks_off_continues_after_its_last_block() -> None:
     ]
     assert stream.position(marks[1]).range == BlockRange(0, 8, 10, 8)
     assert [record.lsn for _, rows, _ in steps if rows for record in rows] == [90] * 10
+
+
+def test_rows_without_a_key_have_ids_of_their_own_and_the_same_ones_in_other_chunks() -> None:
+    """Two ranges, read in chunks of several sizes; a reader that starts again in the middle."""
+
+    def ids(number: int, chunk_rows: int, start: int = 0) -> list[str]:
+        stream = stream_of(Blocks(), number=number, start=start, chunk_rows=chunk_rows)
+        chunks = [rows for some in stream.read(Reading()) for _, rows, _ in some if rows]  # type: ignore[arg-type]
+        return [event.id for rows in chunks for row in rows for event in EventConverter()(row)]
+
+    first, second = ids(0, 4), ids(1, 4)
+    assert len({*first, *second}) == len(first) + len(second) == 20
+    assert ids(0, 3) == first
+    assert ids(0, 7, start=4) == first[4:]
 
 
 @pytest.mark.parametrize(
@@ -297,10 +314,11 @@ def as_copied(rows: list[tuple[str | None, ...]]) -> bytes:
 def test_rows_have_the_values_that_the_server_has_written(rows: list[tuple[str | None, ...]]) -> None:
     data = as_copied(rows)
     assert rows_of(data) == rows
-    copied = CopiedRows(table("a", "b"), data, len(rows), 90, 50)
-    assert copied[0].new == rows[0], "the first one alone"
+    numbers = numbers_of_rows(2, 7, len(rows))
+    copied = CopiedRows(table("a", "b"), data, numbers, 90, 50)
+    assert (copied[0].new, copied[0].sequence) == (rows[0], numbers[0]), "the first one alone"
     records = list(copied)
-    assert [(each.new, each.sequence) for each in records] == [(row, n) for n, row in enumerate(rows, 1)]
+    assert [(each.new, each.sequence) for each in records] == list(zip(rows, numbers, strict=True))
     assert {(each.kind, each.lsn, each.commit_timestamp) for each in records} == {(ChangeKind.READ, 90, 50)}
     assert len(copied) == len(rows)
 

@@ -100,6 +100,18 @@ def test_a_change_with_all_columns_replaces_the_row():
     assert emitted_before(full) == []
 
 
+def test_rows_of_two_chunks_at_one_place_have_numbers_of_their_own():
+    """Nothing else tells the rows of a table without a key apart."""
+    progress, _ = SnapshotProgress().receive(ExecuteSnapshot("1", ("public.t", "public.u")))
+    merge, worker = merging(progress.resolved("1", ["public.t", "public.u"])[0])
+    merge.advance(10, 10)
+    for request in worker.asked:
+        rows = statement(TABLE).chunk_rows([("1", "b", "c")] * 2, lambda row: SnapshotRow(TABLE, row))
+        worker.answers.put(Chunk(request, rows, lambda transaction: True, 11, True))
+    added = [record for each in merge.advance(11, 11) for record in each.records]
+    assert [record.sequence for record in added] == [1, 2, 3, 4]
+
+
 INITIAL = SnapshotProgress().with_initial(initial_request())
 
 
