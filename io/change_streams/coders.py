@@ -85,6 +85,51 @@ class FrontierCoder(VersionedCoder):
         return self.frontier(document)
 
 
+class OuterFrontierCoder(FrontierCoder):
+    """Encodes the frontiers of one kind, and the frontier of the change stream exactly as the stream's coder does.
+
+    So a checkpoint that has no frontier of this kind any more can be continued by a program that does not use the kind,
+    and the other way round.
+    """
+
+    value_type = object
+    frontier_type: ClassVar[type]
+    field: ClassVar[str] = ""
+    """A field that only the documents of this kind have."""
+
+    def __init__(self, stream: FrontierCoder) -> None:
+        """`stream` encodes the frontier of the change stream."""
+        super().__init__()
+        self._stream = stream
+
+    def outer_document(self, frontier: Any) -> dict[str, Any]:
+        """Return the fields of a frontier of this kind, without its stream."""
+        raise NotImplementedError
+
+    def outer_frontier(self, document: dict[str, Any], stream: Any) -> Any:
+        """Return the frontier of which `outer_document` gave this object; `stream`: its stream."""
+        raise NotImplementedError
+
+    def document(self, frontier: Any) -> dict[str, Any]:
+        if not isinstance(frontier, self.frontier_type):
+            return self._stream.document(frontier)
+        whole: Any = frontier
+        stream = None if whole.stream is None else self._stream.document(whole.stream)
+        return {**self.outer_document(frontier), "stream": stream}
+
+    def frontier(self, document: dict[str, Any]) -> Any:
+        if self.field not in document:
+            return self._stream.frontier(document)
+        stream = document["stream"]
+        return self.outer_frontier(document, None if stream is None else self._stream.frontier(stream))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._stream == other._stream
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._stream))
+
+
 class UndecodableRecordCoder(VersionedCoder):
     """Encodes an `UndecodableRecord`."""
 

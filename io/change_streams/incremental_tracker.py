@@ -4,53 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.io.change_streams.coders import FrontierCoder
+from penstock.io.change_streams.coders import OuterFrontierCoder
 from penstock.io.change_streams.incremental.frontier import IncrementalFrontier, Merged
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
 from penstock.io.change_streams.tracker import FrontierTracker
 
 
-class IncrementalCoder(FrontierCoder):
-    """Encodes a `IncrementalFrontier`, or the frontier of a change stream exactly as the stream's coder does.
-
-    A `IncrementalFrontier` is ``{"v":1, "snapshots":[progress or null, hold, reader, dealt, lost], "stream":{…}}``.
+class IncrementalCoder(OuterFrontierCoder):
+    """Encodes an `IncrementalFrontier`: ``{"v":1, "snapshots":[progress or null, hold, reader, dealt, lost],
+    "stream":{…}}``.
     """
 
-    value_type = object
-    what = "a frontier"
+    frontier_type = IncrementalFrontier
+    field = "snapshots"
 
-    def __init__(self, stream: FrontierCoder) -> None:
-        """`stream` encodes the frontier of the change stream."""
-        super().__init__()
-        self._stream = stream
-
-    def document(self, frontier: Any) -> dict[str, Any]:
-        if not isinstance(frontier, IncrementalFrontier):
-            return self._stream.document(frontier)
+    def outer_document(self, frontier: IncrementalFrontier) -> dict[str, Any]:
         progress = None if frontier.progress is None else frontier.progress.document()
-        return {
-            "snapshots": [progress, frontier.hold, frontier.reader, frontier.dealt, frontier.lost],
-            "stream": self._stream.document(frontier.stream),
-        }
+        return {"snapshots": [progress, frontier.hold, frontier.reader, frontier.dealt, frontier.lost]}
 
-    def frontier(self, document: dict[str, Any]) -> Any:
-        if "snapshots" not in document:
-            return self._stream.frontier(document)
-        progress, hold, reader, dealt, lost = document["snapshots"]
+    def outer_frontier(self, document: dict[str, Any], stream: Any) -> IncrementalFrontier:
+        progress, *others = document["snapshots"]
         return IncrementalFrontier(
-            self._stream.frontier(document["stream"]),
-            None if progress is None else SnapshotProgress.from_document(progress),
-            hold,
-            reader,
-            dealt,
-            lost,
+            stream, None if progress is None else SnapshotProgress.from_document(progress), *others
         )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, IncrementalCoder) and self._stream == other._stream
-
-    def __hash__(self) -> int:
-        return hash((IncrementalCoder, self._stream))
 
 
 class IncrementalTracker(FrontierTracker):

@@ -1,7 +1,7 @@
 """The initial snapshot of PostgreSQL: ranges of blocks at one held snapshot, in parallel. All modules are internal.
 
 frontier     the blocks that remain to be read, then the log; pure
-tracker      its coder and its tracker
+coder        its bytes in a checkpoint
 stream       reads the blocks of one range in chunks
 copied_rows  the rows of a chunk as the server has sent them
 pool         the readers of one process

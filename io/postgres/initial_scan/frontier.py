@@ -12,26 +12,21 @@ The rows of a block do not change in a snapshot, so progress within a range is a
 *lost*. When the other ranges are read, its table is read by the snapshot engine between the changes: as a whole if it
 has a key, otherwise only the lost blocks, because a row without a key must not come twice.
 
-The log opens only in a *whole* frontier without ranges: a change must not be emitted before the row that it changes.
-
 Growth: one entry for each range that is not finished or was lost, and one for each table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from penstock.errors import LineageError
 from penstock.io.change_streams.flat import FlatFrontier
 from penstock.io.change_streams.frontier import Scan
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
-from penstock.io.change_streams.range_dealing import deal_numbers
+from penstock.io.change_streams.range_frontier import RangeFrontier, RangeRead
 from penstock.io.postgres.position import Position, ReadView
 
-LOG = "log"
-"""The key under which a frontier reports the log that waits for the rows."""
 MIN_BLOCKS, MAX_RANGES = 1024, 512
 """A range has at least so many blocks, and there are about so many ranges besides one for each table."""
 _NUMBERED_RANGES = 1 << 20
@@ -80,25 +75,16 @@ class BlockRange(NamedTuple):
     end: int
     rows: int = 0
 
+    def after(self, progress: RangeProgress) -> BlockRange:
+        """Return the rest of the range, without the blocks that were read."""
+        return self._replace(start=progress.start, rows=progress.rows)
+
 
 class RangeProgress(NamedTuple):
     """The first block of a range that is not read, and the rows of the range that were emitted."""
 
     start: int
     rows: int
-
-
-class BlocksRead(NamedTuple):
-    """Rows of the range `number` were claimed, up to `progress`."""
-
-    number: int
-    progress: RangeProgress
-
-
-class RangeRead(NamedTuple):
-    """All rows of the range `number` were claimed."""
-
-    number: int
 
 
 class RangeLost(NamedTuple):
@@ -109,7 +95,7 @@ class RangeLost(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ScanFrontier:
+class ScanFrontier(RangeFrontier):
     """Ranges of blocks by number, and the log that is read after them.
 
     Args:
@@ -131,25 +117,18 @@ class ScanFrontier:
     watermark_at: int
     dealt: bool = False
 
+    stream_key: ClassVar[str] = "log"
+    needs_stream: ClassVar[bool] = True
+
+    @property
+    def snapshot(self) -> Any:
+        """The views and the tables."""
+        return self.views, self.tables
+
     @property
     def done(self) -> bool:
         """Whether no work remains. Counts of rows and lost ranges are for the log, so a part that has some remains."""
         return not self.ranges and not self.rows and not self.lost and self.stream is None
-
-    @property
-    def can_progress(self) -> bool:
-        """Whether this bundle can read a range."""
-        return bool(self.ranges)
-
-    @property
-    def readable(self) -> Collection[int]:
-        """The ranges."""
-        return self.ranges.keys()
-
-    @property
-    def waiting(self) -> Collection[str]:
-        """The log, while it waits for the rows."""
-        return () if self.stream is None else (LOG,)
 
     @property
     def watermark(self) -> int | None:
@@ -175,22 +154,13 @@ class ScanFrontier:
         """The remaining work, in words."""
         return f"{len(self.ranges)} ranges of an initial snapshot{' and the log' if self.stream else ''}"
 
-    def advanced(self, positions: Mapping[int, RangeProgress]) -> ScanFrontier:
-        """Return the frontier with some ranges read further."""
-        moved = {
-            number: self.ranges[number]._replace(start=at.start, rows=at.rows)
-            for number, at in positions.items()
-        }
-        return replace(self, ranges={**self.ranges, **moved})
-
     def apply(self, step: RangeRead | RangeLost) -> ScanFrontier:
         """Return the frontier without a range that is finished, or without ranges that are lost.
 
         Raises:
             LineageError: the range is not part of this frontier.
         """
-        if step.number not in self.ranges:
-            raise LineageError(f"the end of range {step.number}, which is not read here")
+        self.check_range(step.number)
         gone = {step.number: self.ranges[step.number]}
         if isinstance(step, RangeLost) and step.whole_view:
             slot = self._slot(gone[step.number])
@@ -201,8 +171,7 @@ class ScanFrontier:
         # Of a range that was read to its last block, nothing is lost.
         unread = [each for each in gone.values() if each.start < each.end]
         lost = tuple(unread) if isinstance(step, RangeLost) else ()
-        ranges = {number: each for number, each in self.ranges.items() if number not in gone}
-        return replace(self, ranges=ranges, rows=rows, lost=(*self.lost, *lost))
+        return replace(self.without(gone), rows=rows, lost=(*self.lost, *lost))
 
     def _slot(self, each: BlockRange) -> str:
         return self.tables[each.table].slot
@@ -211,10 +180,9 @@ class ScanFrontier:
         """Return the same frontier without remaining work."""
         return replace(self, ranges={}, rows={}, lost=(), stream=None)
 
-    def settled(self) -> Any:
-        """Return the frontier of the log if this is a whole frontier without ranges, otherwise this one."""
-        if self.ranges or self.stream is None or self.dealt:
-            return self
+    def followed(self) -> LogFrontier:
+        """Return the frontier of the log after all rows that could be read."""
+        assert self.stream is not None
         positions = {
             slot: at._replace(position=list(self._after_scan(slot, Position(*at.position))))
             if slot in self.views
@@ -245,51 +213,13 @@ class ScanFrontier:
             rows[each.table] = rows.get(each.table, 0) + each.rows
         return rows
 
-    def deal(self, n: int) -> list[ScanFrontier]:
-        """Return at most `n` frontiers that can be read in parallel; `join` is the inverse. The first one has the log.
-
-        Raises:
-            ValueError: this is a dealt part itself; `join` first.
-        """
-        if self.dealt:
-            raise ValueError("a dealt part cannot be dealt again: join all parts first")
-        parts = deal_numbers(self.ranges, n)
-        first = replace(self, ranges={each: self.ranges[each] for each in parts[0]}, dealt=len(parts) > 1)
-        return [
-            first,
-            *(
-                replace(
-                    first, ranges={each: self.ranges[each] for each in part}, rows={}, lost=(), stream=None
-                )
-                for part in parts[1:]
-            ),
-        ]
-
-    @staticmethod
-    def join(parts: Sequence[Any]) -> Any:
-        """Return one whole frontier from all parts of a deal, or the frontier of the log if no range remains.
-
-        Raises:
-            LineageError: two parts hold the same range or the log, or no part holds the log, or the parts are of
-                different snapshots.
-        """
-        if any((part.views, part.tables) != (parts[0].views, parts[0].tables) for part in parts):
-            raise LineageError("two parts belong to different snapshots")
-        streams = [part.stream for part in parts if part.stream is not None]
-        if len(streams) != 1:
-            raise LineageError(f"{len(streams)} parts of an initial snapshot hold the log, and not one")
-        ranges: dict[int, BlockRange] = {}
+    def joined(self, parts: Sequence[ScanFrontier]) -> ScanFrontier:
+        """Return the frontier with the counts of rows and the lost ranges of all parts."""
         rows: dict[int, int] = {}
         for part in parts:
-            if not ranges.keys().isdisjoint(part.ranges):
-                raise LineageError("two parts of an initial snapshot hold the same range")
-            ranges.update(part.ranges)
-            for table, count in part.rows.items():
-                rows[table] = rows.get(table, 0) + count
-        lost = tuple(each for part in parts for each in part.lost)
-        return replace(
-            parts[0], ranges=ranges, rows=rows, lost=lost, stream=streams[0], dealt=False
-        ).settled()
+            for table, number in part.rows.items():
+                rows[table] = rows.get(table, 0) + number
+        return replace(self, rows=rows, lost=tuple(each for part in parts for each in part.lost))
 
 
 def begun(frontier: LogFrontier) -> Any:

@@ -9,9 +9,10 @@ from penstock.io.change_streams.coders import FrontierCoder
 from penstock.io.change_streams.kinds import POOLS, StreamKind
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.prefetch import Prefetcher
+from penstock.io.change_streams.range_tracker import RangeTracker
+from penstock.io.postgres.initial_scan.coder import ScanCoder
 from penstock.io.postgres.initial_scan.frontier import LogFrontier, ScanFrontier, begun
 from penstock.io.postgres.initial_scan.pool import ClosableReader, ScanPool
-from penstock.io.postgres.initial_scan.tracker import ScanCoder, ScanTracker
 from penstock.io.postgres.metrics import ScanMetrics
 
 
@@ -28,8 +29,8 @@ class ScanKind(StreamKind):
     def coder(self, others: FrontierCoder) -> FrontierCoder:
         return ScanCoder(others)
 
-    def tracker(self, frontier: ScanFrontier) -> ScanTracker:
-        return ScanTracker(frontier)
+    def tracker(self, frontier: ScanFrontier) -> RangeTracker:
+        return RangeTracker(frontier)
 
     def metrics(self, prefetcher: Prefetcher) -> ScanMetrics:
         return ScanMetrics(prefetcher)

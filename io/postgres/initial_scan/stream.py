@@ -13,15 +13,14 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import ChangeStreamError
 from penstock.io.change_streams.partition_stream import PartitionStream, PendingStep, Reading
+from penstock.io.change_streams.range_frontier import RangeAdvanced, RangeRead
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.errors import LockedError
 from penstock.io.postgres.initial_scan.copied_rows import CopiedRows
 from penstock.io.postgres.initial_scan.frontier import (
     BlockRange,
-    BlocksRead,
     RangeLost,
     RangeProgress,
-    RangeRead,
     ScannedTable,
     ScanView,
     numbers_of_rows,
@@ -119,7 +118,7 @@ class BlockStream(PartitionStream):
         self._rest = self._rest._replace(start=end, rows=self._rest.rows + found.rows)
         self.received_bytes += size
         rows = CopiedRows(found.table, found.data, numbers, view.lsn, view.watermark)
-        return size, rows, BlocksRead(self._number, RangeProgress(end, self._rest.rows))
+        return size, rows, RangeAdvanced(self._number, RangeProgress(end, self._rest.rows))
 
     def cancel(self) -> None:
         """Do nothing: a chunk takes a moment, and `reading` says when to end."""
@@ -127,9 +126,8 @@ class BlockStream(PartitionStream):
     def step(self, mark: Any) -> Any:
         return mark
 
-    def position(self, mark: BlocksRead) -> RangePosition:
-        start, rows = mark.progress
-        return self._first._replace(range=self._first.range._replace(start=start, rows=rows))
+    def position(self, mark: RangeAdvanced) -> RangePosition:
+        return self._first._replace(range=self._first.range.after(mark.progress))
 
     def records(self, steps: Sequence[PendingStep]) -> Any:
         # The rows themselves and no list, which would make a record of each.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.io.change_streams.metrics import ReaderMetrics
-from penstock.io.spanner.initial_scan.frontier import RangeRead
+from penstock.io.change_streams.range_frontier import RangeRead
 from penstock.io.spanner.metrics import SpannerMetrics
 
 SNAPSHOT_ROWS = "snapshot_rows"

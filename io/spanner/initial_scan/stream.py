@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from penstock.errors import UnavailableError
 from penstock.io.change_streams.partition_stream import PartitionStream, PendingStep, Reading
+from penstock.io.change_streams.range_frontier import RangeAdvanced, RangeRead
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.initial_scan.errors import ExpiredError
-from penstock.io.spanner.initial_scan.frontier import KeyRange, RangeRead, RowsRead, Table
+from penstock.io.spanner.initial_scan.frontier import KeyRange, Table
 from penstock.io.spanner.initial_scan.rows import RowReader
 
 
@@ -99,15 +100,15 @@ class RangeStream(PartitionStream):
                 size = len(message) // max(1, len(found))
                 if found:
                     self._rest = self._rest.after(found[-1].last_key)
-                yield [(size, each.record, RowsRead(self._number, each.last_key)) for each in found]
+                yield [(size, each.record, RangeAdvanced(self._number, each.last_key)) for each in found]
             if reading.stopped:
                 return
             rows.finish()
             self._read = None
 
-    def step(self, mark: Any) -> RowsRead | RangeRead:
-        step: RowsRead | RangeRead = mark
+    def step(self, mark: Any) -> RangeAdvanced | RangeRead:
+        step: RangeAdvanced | RangeRead = mark
         return step
 
-    def position(self, mark: RowsRead) -> RangePosition:
-        return self._first.after(mark.key)
+    def position(self, mark: RangeAdvanced) -> RangePosition:
+        return self._first.after(mark.progress)

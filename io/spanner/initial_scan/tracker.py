@@ -5,31 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from penstock.errors import LineageError
-from penstock.io.change_streams.coders import FrontierCoder
-from penstock.io.change_streams.tracker import FrontierTracker
-from penstock.io.spanner.initial_scan.frontier import KeyRange, RangeRead, RowsRead, ScanFrontier, Table
+from penstock.io.change_streams.coders import OuterFrontierCoder
+from penstock.io.change_streams.range_frontier import RangeAdvanced, RangeRead
+from penstock.io.change_streams.range_tracker import RangeTracker
+from penstock.io.spanner.initial_scan.frontier import KeyRange, ScanFrontier, Table
 
 
-class ScanCoder(FrontierCoder):
-    """Encodes a `ScanFrontier`, or the frontier of a change stream exactly as the coder of the change stream does.
-
-    So a checkpoint that was made after the snapshot can be continued by a program that asks for none, and the other
-    way round. A snapshot is ``{"v":1, "snapshot":[timestamp, readable_until, capture, dealt], "tables":[[name,
+class ScanCoder(OuterFrontierCoder):
+    """Encodes a `ScanFrontier`: ``{"v":1, "snapshot":[timestamp, readable_until, capture, dealt], "tables":[[name,
     key_size, [[column, position]…]]…], "ranges":[[number, table, start, start_open, end]…], "stream":{…} or null}``.
     """
 
-    value_type = object
-    what = "a frontier"
+    frontier_type = ScanFrontier
+    field = "snapshot"
 
-    def __init__(self, stream: FrontierCoder) -> None:
-        """`stream` encodes the frontier of the change stream."""
-        super().__init__()
-        self._stream = stream
-
-    def document(self, frontier: Any) -> dict[str, Any]:
-        if not isinstance(frontier, ScanFrontier):
-            return self._stream.document(frontier)
+    def outer_document(self, frontier: ScanFrontier) -> dict[str, Any]:
         return {
             "snapshot": [frontier.timestamp, frontier.readable_until, frontier.capture, frontier.dealt],
             "tables": [_table_document(table) for table in frontier.tables],
@@ -37,14 +27,10 @@ class ScanCoder(FrontierCoder):
                 [number, each.table, each.start, each.start_open, each.end]
                 for number, each in sorted(frontier.ranges.items())
             ],
-            "stream": None if frontier.stream is None else self._stream.document(frontier.stream),
         }
 
-    def frontier(self, document: dict[str, Any]) -> Any:
-        if "snapshot" not in document:
-            return self._stream.frontier(document)
+    def outer_frontier(self, document: dict[str, Any], stream: Any) -> ScanFrontier:
         timestamp, readable_until, capture, dealt = document["snapshot"]
-        stream = document["stream"]
         return ScanFrontier(
             timestamp,
             tuple(_table(each) for each in document["tables"]),
@@ -52,17 +38,11 @@ class ScanCoder(FrontierCoder):
                 number: KeyRange(table, start, end, start_open)
                 for number, table, start, start_open, end in document["ranges"]
             },
-            None if stream is None else self._stream.frontier(stream),
+            stream,
             readable_until,
             capture,
             dealt,
         )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ScanCoder) and self._stream == other._stream
-
-    def __hash__(self) -> int:
-        return hash((ScanCoder, self._stream))
 
 
 def _table_document(table: Table) -> list[Any]:
@@ -75,7 +55,7 @@ def _table(document: list[Any]) -> Table:
     return Table(name, tuple(c for c, _ in columns), tuple(p for _, p in columns), key_size)
 
 
-class ScanTracker(FrontierTracker):
+class ScanTracker(RangeTracker):
     """Claims of rows, by the number of their range and the last key.
 
     If `whole_ranges`, a range can only be claimed as a whole: the service sends its rows in any order, so a key says
@@ -89,17 +69,10 @@ class ScanTracker(FrontierTracker):
         self._in_range = False
         self._split_refused = False
 
-    def moved_to(self, step: Any) -> tuple[int, str] | None:
-        if type(step) is not RowsRead:
-            return None
-        if step.number not in self._readable:
-            raise LineageError(f"rows of key range {step.number}, which is not being read")
-        return step.number, step.key
-
     def try_claim(self, position: Any) -> bool:
         granted = super().try_claim(position)
         if granted and self._whole_ranges:
-            if type(position) is RowsRead:
+            if type(position) is RangeAdvanced:
                 self._in_range = True
             elif type(position) is RangeRead:
                 self._in_range = False

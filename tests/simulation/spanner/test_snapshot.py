@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from penstock.io.change_streams.range_frontier import RangeAdvanced, RangeRead
 from penstock.io.change_streams.watermark import beam_watermark
 from penstock.io.spanner.frontier import Frontier
-from penstock.io.spanner.initial_scan.frontier import KeyRange, RangeRead, RowsRead, ScanFrontier, Table
+from penstock.io.spanner.initial_scan.frontier import KeyRange, ScanFrontier, Table
 from penstock.io.spanner.initial_scan.rows import READ
 from penstock.io.spanner.initial_scan.tracker import ScanCoder, ScanTracker
 from penstock.io.spanner.read import ReadSpannerFn
@@ -99,7 +100,7 @@ def snapshot_reading(reading: Any, broken: Any) -> Any:
                     some, keys = keys[:2], keys[2:]
                     yield (
                         [self.rows.record(frontier.ranges[number].table, some)],
-                        RowsRead(number, f'["{some[-1]}"]'),
+                        RangeAdvanced(number, f'["{some[-1]}"]'),
                     )
                     if not self.whole_ranges and self.rng.random() < 0.3:
                         break  # another range, in the middle of this one

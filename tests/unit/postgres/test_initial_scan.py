@@ -17,20 +17,21 @@ from penstock.io.change_streams.flat import FlatPosition
 from penstock.io.change_streams.incremental.options import initial_request
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
 from penstock.io.change_streams.options import LimitOptions
+from penstock.io.change_streams.range_frontier import RangeAdvanced, RangeRead
+from penstock.io.change_streams.range_tracker import RangeTracker
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.coder import LogFrontierCoder
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.incremental.chunks import rows_in_blocks
 from penstock.io.postgres.initial_scan import frontier as frontiers
+from penstock.io.postgres.initial_scan.coder import ScanCoder
 from penstock.io.postgres.initial_scan.copied_rows import ESCAPES, CopiedRows, rows_of
 from penstock.io.postgres.initial_scan.frontier import (
     BlockRange,
-    BlocksRead,
     LogFrontier,
     RangeLost,
     RangeProgress,
-    RangeRead,
     ScanFrontier,
     ScannedTable,
     ScanView,
@@ -47,7 +48,6 @@ from penstock.io.postgres.initial_scan.stream import (
     ViewLostError,
     next_blocks,
 )
-from penstock.io.postgres.initial_scan.tracker import ScanCoder, ScanTracker
 from penstock.io.postgres.position import Position, ReadView
 from penstock.io.postgres.record import ChangeKind
 from tests.unit.postgres.test_snapshot_chunks import table
@@ -92,7 +92,7 @@ def test_each_block_is_read_once_or_its_table_is_read_again(
         found: Counter[tuple[str, int]] = Counter()
         after = []
         for part in parts:
-            tracker = ScanTracker(stored(part))
+            tracker = RangeTracker(stored(part))
             for _ in range(draw.randrange(8)):
                 claim(tracker, draw, found, refused, lost=lost_at is not None and epoch >= lost_at)
             split = tracker.try_split(0)
@@ -120,7 +120,7 @@ def test_each_block_is_read_once_or_its_table_is_read_again(
 
 
 def claim(
-    tracker: ScanTracker, draw: random.Random, found: Counter[Any], refused: str | None, *, lost: bool
+    tracker: RangeTracker, draw: random.Random, found: Counter[Any], refused: str | None, *, lost: bool
 ) -> None:
     frontier = tracker.current_restriction()
     if not frontier.can_progress:
@@ -135,7 +135,7 @@ def claim(
     else:
         end = draw.randrange(rest.start + 1, rest.end + 1)
         blocks = range(rest.start, end)
-        assert tracker.try_claim(BlocksRead(number, RangeProgress(end, rest.rows + sum(blocks))))
+        assert tracker.try_claim(RangeAdvanced(number, RangeProgress(end, rest.rows + sum(blocks))))
         found.update((name, block) for block in blocks)
 
 
@@ -170,8 +170,8 @@ def test_a_range_of_another_part_cannot_be_claimed() -> None:
     first, second = begun(planned({"public.t": 2000})).deal(2)
     (number,) = second.ranges
     with pytest.raises(LineageError):
-        ScanTracker(first).try_claim(RangeRead(number))
-    with pytest.raises(LineageError, match="hold the log"):
+        RangeTracker(first).try_claim(RangeRead(number))
+    with pytest.raises(LineageError, match="0 parts .* hold its log"):
         ScanFrontier.join([second])
     with pytest.raises(LineageError, match="same range"):
         ScanFrontier.join([first, second, second])
@@ -237,7 +237,7 @@ def test_a_range_that_breaks_off_continues_after_its_last_block() -> None:
     assert blocks.read == [(0, 4), (4, 8), (8, 10)]
     marks = [mark for _, _, mark in steps]
     assert marks == [
-        *(BlocksRead(3, RangeProgress(end, end)) for end in (4, 8, 10)),
+        *(RangeAdvanced(3, RangeProgress(end, end)) for end in (4, 8, 10)),
         RangeRead(3),
     ]
     assert stream.position(marks[1]).range == BlockRange(0, 8, 10, 8)

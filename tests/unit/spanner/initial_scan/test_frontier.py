@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import LineageError
+from penstock.io.change_streams.range_frontier import RangeAdvanced, RangeRead
 from penstock.io.change_streams.tracker import Poll
 from penstock.io.spanner.frontier import Frontier
-from penstock.io.spanner.initial_scan.frontier import KeyRange, RangeRead, RowsRead, ScanFrontier, Table
+from penstock.io.spanner.initial_scan.frontier import KeyRange, ScanFrontier, Table
 from penstock.io.spanner.initial_scan.tracker import ScanCoder, ScanTracker
 from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.source import ChangeStream
@@ -75,14 +76,14 @@ def test_ranges_are_dealt_evenly_and_keep_their_parts() -> None:
 
 def test_parts_that_contradict_each_other_are_rejected() -> None:
     first, second = snapshot(LOW, HIGH).deal(2)
-    with pytest.raises(LineageError, match="same key range"):
+    with pytest.raises(LineageError, match="same range"):
         ScanFrontier.join([first, first])
     other = ScanFrontier(T + 1, (TABLE,), {})
     with pytest.raises(LineageError, match="different snapshots"):
         ScanFrontier.join([second, other])
     with pytest.raises(ValueError, match="join all parts first"):
         first.deal(2)
-    with pytest.raises(LineageError, match="key range 9"):
+    with pytest.raises(LineageError, match="range 9"):
         first.apply(RangeRead(9))
 
 
@@ -103,22 +104,22 @@ def test_frontiers_of_both_phases_survive_the_coder() -> None:
 
 def test_residual_holds_the_rows_after_the_last_claim() -> None:
     tracker = ScanTracker(snapshot(LOW, HIGH))
-    assert tracker.try_claim(RowsRead(0, '["2"]'))
+    assert tracker.try_claim(RangeAdvanced(0, '["2"]'))
     primary, residual = tracker.try_split(0) or (None, None)
     assert primary is not None
     assert residual is not None
     assert primary.done
     assert residual.ranges == {0: KeyRange(0, '["2"]', '["5"]', start_open=True), 1: HIGH}
-    assert not tracker.try_claim(RowsRead(0, '["3"]'))
+    assert not tracker.try_claim(RangeAdvanced(0, '["3"]'))
     assert tracker.check_done()
 
 
 def test_a_range_of_unordered_rows_is_never_split_in_its_middle() -> None:
     tracker = ScanTracker(snapshot(LOW, HIGH), whole_ranges=True)
     assert tracker.try_claim(Poll())
-    assert tracker.try_claim(RowsRead(0, '["4"]'))
+    assert tracker.try_claim(RangeAdvanced(0, '["4"]'))
     assert tracker.try_split(0) is None
-    assert tracker.try_claim(RowsRead(0, '["1"]'))
+    assert tracker.try_claim(RangeAdvanced(0, '["1"]'))
     assert tracker.try_split(0) is None
     assert tracker.try_claim(RangeRead(0))
     assert not tracker.current_restriction().can_progress, "the bundle must end, so that it can be split"
@@ -128,8 +129,8 @@ def test_a_range_of_unordered_rows_is_never_split_in_its_middle() -> None:
 
 
 def test_rows_of_a_range_that_is_not_read_are_refused() -> None:
-    with pytest.raises(LineageError, match="key range 5"):
-        ScanTracker(snapshot(LOW)).try_claim(RowsRead(5, '["1"]'))
+    with pytest.raises(LineageError, match="range 5"):
+        ScanTracker(snapshot(LOW)).try_claim(RangeAdvanced(5, '["1"]'))
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ import pytest
 
 from penstock.errors import DecodeError, PositionLostError, SetupError, UnavailableError
 from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.range_frontier import RangeAdvanced
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.initial_scan.errors import ExpiredError, classify_read
-from penstock.io.spanner.initial_scan.frontier import KeyRange, RowsRead, ScanFrontier, Table
+from penstock.io.spanner.initial_scan.frontier import KeyRange, ScanFrontier, Table
 from penstock.io.spanner.initial_scan.pool import ScanPool, ScanPrefetcher
 from penstock.io.spanner.initial_scan.stream import Opener, RangePosition
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
@@ -118,7 +119,11 @@ def claimed(prefetcher: ScanPrefetcher, at: ScanFrontier, most: int = 1000) -> t
         assert batch is not None, "no batch comes"
         for count, records, step in batch.claims():
             keys += [int(json.loads(mod.keys)["K"]) for record in records for mod in record.mods]
-            at = at.advanced({step.number: step.key}) if isinstance(step, RowsRead) else at.apply(step)
+            at = (
+                at.advanced({step.number: step.progress})
+                if isinstance(step, RangeAdvanced)
+                else at.apply(step)
+            )
             batch.claimed += count
         most -= 1
     return keys, at
