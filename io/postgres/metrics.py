@@ -19,7 +19,8 @@ class ScanMetrics(PostgresMetrics):
     """The rows of an initial snapshot are changes too. They come in chunks of one table."""
 
     def claimed(self, records: Sequence[Any], step: Any) -> None:
-        self._records += len(records)
-        self._changes += len(records)
+        # Reports about snapshots come in lists.
         if isinstance(records, CopiedRows):
+            self._records += len(records)
+            self._changes += len(records)
             self._note_table(records.table, records.commit_timestamp)

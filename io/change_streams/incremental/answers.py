@@ -130,14 +130,21 @@ class WorkerAnswers:
         ]
 
     def _reports(self, reports: Sequence[Notification], timestamp: int) -> list[Any]:
-        for report in reports:
-            _LOGGER.info(
-                "snapshot %s: %s%s%s",
-                report.snapshot,
-                report.type,
-                f" of {report.table}" if report.table else "",
-                "" if report.rows is None else f", {report.rows} rows",
-            )
-        if not self._emits_notifications:
-            return []
-        return [NotificationRecord(timestamp, report.document(self._name, timestamp)) for report in reports]
+        return report_records(reports, self._name, timestamp, self._emits_notifications)
+
+
+def report_records(
+    reports: Sequence[Notification], name: str, timestamp: int, emits_notifications: bool
+) -> list[NotificationRecord]:
+    """Log reports about snapshots of the stream `name`, and return what is emitted for them."""
+    for report in reports:
+        _LOGGER.info(
+            "snapshot %s: %s%s%s",
+            report.snapshot,
+            report.type,
+            f" of {report.table}" if report.table else "",
+            "" if report.rows is None else f", {report.rows} rows",
+        )
+    if not emits_notifications:
+        return []
+    return [NotificationRecord(timestamp, report.document(name, timestamp)) for report in reports]

@@ -132,8 +132,12 @@ class SnapshotMerge(WorkerAnswers):
 
     @property
     def _wants_initial(self) -> bool:
+        return self._has_initial and not self._engine.progress.paused
+
+    @property
+    def _has_initial(self) -> bool:
         current = self._engine.progress.current
-        return current is not None and current.kind == INITIAL and not self._engine.progress.paused
+        return current is not None and current.kind == INITIAL
 
     def plan(self) -> Blocks:
         """Return what is to be read; empty while the tables are not known, or if the server refuses to say it.
@@ -285,7 +289,9 @@ class SnapshotMerge(WorkerAnswers):
             # Kept until it is released: another reader may continue here, and has to release it then.
             if self._held.is_held:
                 self._scanned_at = lsn if self._scanned_at is None else self._scanned_at
-            elif lsn >= self._initial.lsn:
+            # A snapshot that is not finished stays the one that has begun: after a restart no other one begins, whose
+            # rows would contain deletes of rows that were emitted.
+            elif lsn >= self._initial.lsn and not self._has_initial:
                 self._initial = self._contained = None
         if reports or self._failed:
             records = self._reports(reports, timestamp) + self._failures(timestamp)

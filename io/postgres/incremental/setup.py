@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from psycopg import sql
@@ -50,16 +51,18 @@ class _SignalTable:
         self._client.close()
 
 
+def channels_of_slot(stream: ChangeStream, settings: Any) -> list[Channel]:
+    """Return the channels of signals besides the log."""
+    found = channels_of(settings.snapshots)
+    if settings.snapshots.signal_table:
+        table = _SignalTable(stream, settings.connection, settings.snapshots.signal_table)
+        found.append(TableChannel(table.rows, table.close))
+    return found
+
+
 def merge_maker(stream: ChangeStream, settings: Any, backoff: Backoff) -> Callable[[Position], SnapshotMerge]:
     """Return what makes the snapshots of a reader that begins at a position."""
     options = settings.snapshots
-
-    def channels() -> list[Channel]:
-        found = channels_of(options)
-        if options.signal_table:
-            table = _SignalTable(stream, settings.connection, options.signal_table)
-            found.append(TableChannel(table.rows, table.close))
-        return found
 
     def make(position: Position) -> SnapshotMerge:
         held = HeldReadView(stream, settings.connection, position.initial)
@@ -69,7 +72,7 @@ def merge_maker(stream: ChangeStream, settings: Any, backoff: Backoff) -> Callab
 
         worker = SnapshotWorker(
             make_reader,
-            channels,
+            partial(channels_of_slot, stream, settings),
             backoff,
             threads=options.parallel_tables,
             poll_seconds=options.poll_seconds,

@@ -8,6 +8,9 @@
 All ranges are read at the snapshot of the database that the server holds (`incremental.held_read_view`), by any worker.
 The rows of a block do not change in a snapshot, so progress within a range is a number of blocks.
 
+**Signals** change the progress in the position of the log. Their effect on ranges comes between two bundles: the ranges
+of a table that was stopped are left out, and with a pause all ranges are lost, so that changes do not wait.
+
 **A range that cannot be read** at the snapshot (the server does not hold it any more, or the table was rewritten) is
 *lost*. When the other ranges are read, its table is read by the snapshot engine between the changes: as a whole if it
 has a key, otherwise only the lost blocks, because a row without a key must not come twice.
@@ -21,9 +24,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
+from penstock.errors import LineageError
 from penstock.io.change_streams.flat import FlatFrontier
 from penstock.io.change_streams.frontier import Scan
-from penstock.io.change_streams.incremental.progress import SnapshotProgress
+from penstock.io.change_streams.incremental.progress import INITIAL, SnapshotProgress
 from penstock.io.change_streams.range_frontier import RangeFrontier, RangeRead
 from penstock.io.postgres.position import Position, ReadView
 
@@ -94,6 +98,13 @@ class RangeLost(NamedTuple):
     whole_view: bool
 
 
+class SignalsTaken(NamedTuple):
+    """Signals of a slot were taken. `progress`: of its snapshots, after them."""
+
+    slot: str
+    progress: SnapshotProgress
+
+
 @dataclass(frozen=True, slots=True)
 class ScanFrontier(RangeFrontier):
     """Ranges of blocks by number, and the log that is read after them.
@@ -126,6 +137,11 @@ class ScanFrontier(RangeFrontier):
         return self.views, self.tables
 
     @property
+    def can_progress(self) -> bool:
+        """Whether this bundle can read a range. A part that knows of a pause tells the others, and so it ends."""
+        return bool(self.ranges) and not self._is_paused
+
+    @property
     def done(self) -> bool:
         """Whether no work remains. Counts of rows and lost ranges are for the log, so a part that has some remains."""
         return not self.ranges and not self.rows and not self.lost and self.stream is None
@@ -154,24 +170,63 @@ class ScanFrontier(RangeFrontier):
         """The remaining work, in words."""
         return f"{len(self.ranges)} ranges of an initial snapshot{' and the log' if self.stream else ''}"
 
-    def apply(self, step: RangeRead | RangeLost) -> ScanFrontier:
-        """Return the frontier without a range that is finished, or without ranges that are lost.
+    def apply(self, step: RangeRead | RangeLost | SignalsTaken) -> ScanFrontier:
+        """Return the frontier without a range that is finished, without ranges that are lost, or after signals.
 
         Raises:
-            LineageError: the range is not part of this frontier.
+            LineageError: the range, or the log, is not part of this frontier.
         """
+        if isinstance(step, SignalsTaken):
+            return self._after_signals(step)
         self.check_range(step.number)
         gone = {step.number: self.ranges[step.number]}
         if isinstance(step, RangeLost) and step.whole_view:
             slot = self._slot(gone[step.number])
             gone = {number: each for number, each in self.ranges.items() if self._slot(each) == slot}
+        return self._ended(gone, lost=isinstance(step, RangeLost))
+
+    def _ended(self, ended: Mapping[int, BlockRange], *, lost: bool) -> ScanFrontier:
+        """Return the frontier without some ranges. `lost`: the rest of them is not read."""
         rows = dict(self.rows)
-        for each in gone.values():
+        for each in ended.values():
             rows[each.table] = rows.get(each.table, 0) + each.rows
         # Of a range that was read to its last block, nothing is lost.
-        unread = [each for each in gone.values() if each.start < each.end]
-        lost = tuple(unread) if isinstance(step, RangeLost) else ()
-        return replace(self.without(gone), rows=rows, lost=(*self.lost, *lost))
+        unread = [each for each in ended.values() if each.start < each.end] if lost else []
+        return replace(self.without(ended), rows=rows, lost=(*self.lost, *unread))
+
+    def _after_signals(self, step: SignalsTaken) -> ScanFrontier:
+        if self.stream is None:
+            raise LineageError("signals of a part that does not have the log")
+        at = self.stream.positions[step.slot]
+        position = Position(*at.position)._replace(snapshots=step.progress)
+        positions = {**self.stream.positions, step.slot: at._replace(position=list(position))}
+        return replace(self, stream=replace(self.stream, positions=positions))
+
+    @property
+    def _is_paused(self) -> bool:
+        return any(progress.paused for progress in self.progress.values())
+
+    @property
+    def progress(self) -> Mapping[str, SnapshotProgress]:
+        """The progress of the snapshots of each slot whose tables are read; empty if another part has the log."""
+        if self.stream is None:
+            return {}
+        return {slot: Position(*self.stream.positions[slot].position).snapshots for slot in self.views}
+
+    def settled(self) -> Any:
+        return RangeFrontier.settled(self if self.dealt else self._as_signals_say())
+
+    def _as_signals_say(self) -> ScanFrontier:
+        """Return a whole frontier without the ranges of tables that were stopped. After a pause all ranges are lost."""
+        wanted = {
+            (slot, name)
+            for slot, progress in self.progress.items()
+            if progress.current is not None and progress.current.kind == INITIAL
+            for name in progress.current.names
+        }
+        stopped = {n: each for n, each in self.ranges.items() if self.tables[each.table][:2] not in wanted}
+        rest = self.without(stopped) if stopped else self
+        return rest._ended(rest.ranges, lost=True) if rest._is_paused else rest
 
     def _slot(self, each: BlockRange) -> str:
         return self.tables[each.table].slot

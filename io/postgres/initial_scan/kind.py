@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from penstock.io.change_streams.coders import FrontierCoder
@@ -13,6 +14,7 @@ from penstock.io.change_streams.range_tracker import RangeTracker
 from penstock.io.postgres.initial_scan.coder import ScanCoder
 from penstock.io.postgres.initial_scan.frontier import LogFrontier, ScanFrontier, begun
 from penstock.io.postgres.initial_scan.pool import ClosableReader, ScanPool
+from penstock.io.postgres.initial_scan.signals import SignalSource
 from penstock.io.postgres.metrics import ScanMetrics
 
 
@@ -47,7 +49,8 @@ class ScanKind(StreamKind):
         return found
 
     def _open(self, element: Any, backoff: Any) -> ScanPool:
-        # Imported here, because the module needs psycopg.
+        # Imported here, because the modules need psycopg.
+        from penstock.io.postgres.incremental.setup import channels_of_slot
         from penstock.io.postgres.initial_scan.reader import HeldBlockReader
 
         settings = self._fn._settings
@@ -56,4 +59,15 @@ class ScanKind(StreamKind):
         def make(slot: str, view: Any) -> ClosableReader:
             return HeldBlockReader(shards[slot], settings, view.view)
 
-        return ScanPool(make, backoff, settings.limits, settings.snapshots.chunk_rows)
+        options = settings.snapshots
+        signals = {
+            slot: SignalSource(
+                str(shard),
+                partial(channels_of_slot, shard, settings),
+                options.poll_seconds,
+                settings.notification_output,
+            )
+            for slot, shard in shards.items()
+            if options.takes_signals
+        }
+        return ScanPool(make, backoff, settings.limits, options.chunk_rows, signals)

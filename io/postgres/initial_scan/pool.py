@@ -10,15 +10,18 @@ from typing import Protocol
 
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.partition_pool import PartitionPool
+from penstock.io.change_streams.partition_stream import PartitionStream
 from penstock.io.change_streams.range_prefetch import RangePrefetcher
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.settings import Limits
 from penstock.io.postgres.initial_scan.frontier import ScanFrontier, ScanView
+from penstock.io.postgres.initial_scan.signals import SignalPosition, SignalSource, SignalStream
 from penstock.io.postgres.initial_scan.stream import BlockReader, BlockStream, RangePosition
 
 _REFUSALS = Refusals("PostgreSQL")
 READING_THREADS = 2
-"""Ranges that one bundle reads at once: while one waits for the server, rows of the other are converted."""
+"""Ranges that one bundle reads at once: while one waits for the server, rows of the other are converted. Signals have
+one thread more."""
 
 
 class ClosableReader(BlockReader, Protocol):
@@ -36,21 +39,41 @@ class ScanPool(PartitionPool):
 
     prefetcher_type = RangePrefetcher
 
-    def __init__(self, make_reader: MakeReader, backoff: Backoff, limits: Limits, chunk_rows: int) -> None:
-        super().__init__(_REFUSALS, backoff, replace(limits, max_concurrent_partitions=READING_THREADS))
+    def __init__(
+        self,
+        make_reader: MakeReader,
+        backoff: Backoff,
+        limits: Limits,
+        chunk_rows: int,
+        signals: Mapping[str, SignalSource] | None = None,
+    ) -> None:
+        """`signals`: the channels of each slot that takes signals."""
+        self._signals = signals or {}
+        threads = READING_THREADS + len(self._signals)
+        super().__init__(_REFUSALS, backoff, replace(limits, max_concurrent_partitions=threads))
         self._make_reader, self._chunk_rows = make_reader, chunk_rows
         self._lock = threading.Lock()
         self._borrowed = 0
         self._idle: list[tuple[str, ScanView, ClosableReader]] = []
 
-    def positions(self, frontier: ScanFrontier) -> Mapping[int, RangePosition]:
+    def positions(self, frontier: ScanFrontier) -> Mapping[int, RangePosition | SignalPosition]:
         tables, views = frontier.tables, frontier.views
-        return {
+        # Below the numbers of ranges, so that signals come first.
+        signals = {
+            -1 - number: SignalPosition(slot, progress, views[slot].watermark)
+            for number, (slot, progress) in enumerate(sorted(frontier.progress.items()))
+            if slot in self._signals
+        }
+        return signals | {
             number: RangePosition(each, tables[each.table], views[tables[each.table].slot])
             for number, each in frontier.ranges.items()
         }
 
-    def make_stream(self, partition: int, position: RangePosition, share_bytes: int) -> BlockStream:
+    def make_stream(
+        self, partition: int, position: RangePosition | SignalPosition, share_bytes: int
+    ) -> PartitionStream:
+        if isinstance(position, SignalPosition):
+            return SignalStream(position, self._signals[position.slot])
         return BlockStream(partition, position, self._borrow, self._chunk_rows)
 
     @contextmanager

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.io.change_streams.incremental.signal_folder import write_signal
 from penstock.io.postgres.events import EventConverter
+from penstock.io.postgres.initial_scan.frontier import ScanFrontier
 from penstock.io.postgres.record import ChangeKind
 from penstock.transforms.formats.ydb import YdbFormat
 from tests.integration.postgres.conftest import Database
@@ -139,6 +142,51 @@ def test_the_server_releases_the_snapshot_when_its_rows_are_in_a_checkpoint(orig
         lambda: reader.epochs.run(0.05) is None or not original.rows(HOLDERS.format(original.name)),
         "the server still holds the snapshot",
     )
+
+
+def scanning_with_signals(database: Database, folder: Path) -> Snapshots:
+    """Return a reader that reads ranges already, and takes signals from a folder."""
+    reader = scanning(database, signal_table=None, signal_folder=str(folder))
+    wait_until(
+        lambda: isinstance(reader.epochs.residuals[0][0], ScanFrontier) or reader.epochs.run(0.1) is None
+    )
+    return reader
+
+
+def run_until(reader: Snapshots, report: str) -> None:
+    wait_until(lambda: report in reader.types() or reader.epochs.run(0.1, steps=1) is None)
+
+
+def test_a_paused_initial_snapshot_does_not_hold_changes_back(original: Database, tmp_path: Path) -> None:
+    reader = scanning_with_signals(original, tmp_path)
+    write_signal(tmp_path, "pause", "pause-snapshot", {}, 1)
+    run_until(reader, "PAUSED")
+    original.execute("insert into t values (2000, 'after')", "delete from t where id = 1")
+    reader.epochs.run_until(original.clock())
+    assert reader.progress.scan("public.t") is not None, "the rows of the table are read already"
+    changed = [record.new for record in reader.records if record.kind is ChangeKind.INSERT]
+    assert [row[0] for row in changed] == ["2000"]
+    wait_until(lambda: reader.epochs.run(0.05) is None or not original.rows(HOLDERS.format(original.name)))
+    write_signal(tmp_path, "resume", "resume-snapshot", {}, 2)
+    reader.run_until("COMPLETED")
+    assert reader.replayed("t") == contents(original, "t")
+    # No row without a key comes twice.
+    assert len(reader.reads("keyless")) == KEYLESS
+
+
+def test_a_stop_ends_one_table_of_an_initial_snapshot(original: Database, tmp_path: Path) -> None:
+    reader = scanning_with_signals(original, tmp_path)
+    write_signal(tmp_path, "stop", "stop-snapshot", {"data-collections": ["public.t"]}, 1)
+    run_until(reader, "COMPLETED")
+    assert reader.statuses() == {
+        "public.t": "STOPPED",
+        "public.keyless": "SUCCEEDED",
+        "public.signals": "EMPTY",
+    }
+    assert len(reader.reads("t")) < ROWS
+    original.execute("insert into t values (2000, 'after')")
+    reader.run_to_now()
+    assert reader.records[-1].new[0] == "2000"
 
 
 def test_the_server_does_not_hold_the_snapshot_of_a_preview_that_ended(original: Database) -> None:

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from penstock.errors import ChangeStreamError, LineageError, UnavailableError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.flat import FlatPosition
+from penstock.io.change_streams.incremental.channels import Polled
 from penstock.io.change_streams.incremental.options import initial_request
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
+from penstock.io.change_streams.incremental.signals import PauseSnapshot, ResumeSnapshot, StopSnapshot
 from penstock.io.change_streams.options import LimitOptions
 from penstock.io.change_streams.range_frontier import RangeAdvanced, RangeRead
 from penstock.io.change_streams.range_tracker import RangeTracker
@@ -35,11 +37,13 @@ from penstock.io.postgres.initial_scan.frontier import (
     ScanFrontier,
     ScannedTable,
     ScanView,
+    SignalsTaken,
     begun,
     divided,
     numbers_of_rows,
 )
 from penstock.io.postgres.initial_scan.pool import ScanPool
+from penstock.io.postgres.initial_scan.signals import SignalPosition, SignalSource, SignalStream
 from penstock.io.postgres.initial_scan.stream import (
     CHUNK_BYTES,
     BlockStream,
@@ -188,6 +192,93 @@ def test_the_log_waits_for_counts_and_lost_ranges_of_every_part() -> None:
     (number,) = first.ranges
     log = ScanFrontier.join([first.apply(RangeRead(number)), second])
     assert not Position(*log.positions["slot"].position).snapshots.scan("public.t").scanned
+
+
+def signalled(frontier: Any, *signals: Any) -> Any:
+    """Return the frontier after signals."""
+    progress = frontier.progress["slot"]
+    for signal in signals:
+        progress, _ = progress.receive(signal)
+    return frontier.apply(SignalsTaken("slot", progress))
+
+
+def read_range(frontier: Any, number: int, rows: int) -> Any:
+    end = frontier.ranges[number].end
+    return frontier.advanced({number: RangeProgress(end, rows)}).apply(RangeRead(number))
+
+
+def test_a_pause_ends_the_scan_and_the_log_begins() -> None:
+    first, second = begun(planned({"public.t": 2, "public.u": 3, "public.v": 4}, keyless="public.v")).deal(2)
+    first = first.advanced({2: RangeProgress(1, 10)})
+    paused = signalled(first, PauseSnapshot("1"))
+    assert not paused.can_progress
+    assert not paused.done
+    log = ScanFrontier.join([stored(paused), read_range(second, 1, 30)])
+    position = Position(*log.positions["slot"].position)
+    assert (position.snapshots.paused, position.initial, position.blocks) == (
+        True,
+        VIEW._replace(name=""),
+        (),
+    )
+    scans = {scan.table: scan for scan in position.snapshots.current.tables}  # type: ignore[union-attr]
+    assert [(name, scan.rows, scan.scanned) for name, scan in scans.items()] == [
+        ("public.t", 0, False),
+        ("public.u", 30, True),
+        ("public.v", 10, False),
+    ]
+    assert scans["public.v"].condition == "(ctid >= '(1,0)'::tid and ctid < '(4,0)'::tid)"
+    resumed = signalled(first, PauseSnapshot("1"), ResumeSnapshot("2"))
+    assert ScanFrontier.join([resumed, second]).ranges.keys() == {0, 1, 2}
+
+
+def test_a_stop_leaves_out_the_ranges_of_its_tables() -> None:
+    first, second = begun(planned({"public.t": 2, "public.u": 3, "public.v": 4})).deal(2)
+    whole = ScanFrontier.join([signalled(first, StopSnapshot("3", ("public.u",))), second])
+    assert whole.ranges.keys() == {0, 2}
+    log = ScanFrontier.join([signalled(first, StopSnapshot("3", ())), second])
+    assert Position(*log.positions["slot"].position).snapshots.snapshots == ()
+    with pytest.raises(LineageError, match="does not have the log"):
+        second.apply(SignalsTaken("slot", first.progress["slot"]))
+
+
+class Signals:
+    """A channel with one signal at each place."""
+
+    name = "folder"
+
+    def __init__(self, signals: list[Any]) -> None:
+        self.signals, self.closed = signals, 0
+
+    def poll(self, position: Any) -> Polled | None:
+        at = position or 0
+        return Polled(self.name, self.signals[at : at + 1], at + 1) if at < len(self.signals) else None
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_signals_are_taken_once_while_ranges_are_read() -> None:
+    progress = begun(planned({"public.t": 2, "public.u": 3})).progress["slot"]
+    channel = Signals([StopSnapshot("3", ("public.t",)), PauseSnapshot("1")])
+    source = SignalSource("shop", lambda: [channel], 0, True)
+
+    def stream(at: SnapshotProgress) -> SignalStream:
+        return SignalStream(SignalPosition("slot", at, 50), source)
+
+    taken = stream(progress)
+    reading = taken.read(Reading())  # type: ignore[arg-type]
+    steps = [next(reading), next(reading)]
+    assert [mark.progress.channel("folder") for ((_, _, mark),) in steps] == [1, 2]
+    assert [taken.records(each)[0].document["type"] for each in steps] == ["TABLE_SCAN_COMPLETED", "PAUSED"]
+    ((_, _, mark),) = steps[0]
+    assert mark.progress.current is not None
+    assert mark.progress.current.names == ("public.u",)
+    # A reader that begins at the first step does not take its signal again.
+    again = stream(taken.position(mark).progress)
+    ((_, _, after),) = next(again.read(Reading()))  # type: ignore[arg-type]
+    assert after == steps[1][0][2]
+    again.close()
+    assert channel.closed == 1
 
 
 class Reading:

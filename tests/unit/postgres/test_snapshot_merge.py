@@ -140,6 +140,19 @@ def test_a_transaction_id_that_a_server_uses_again_after_a_crash_is_another_tran
     assert merge.note(change(5, 51), 51, 60) == []
 
 
+def test_an_initial_snapshot_that_is_not_finished_stays_the_one_that_has_begun():
+    """Another one would contain deletes of rows that were emitted, and drop them."""
+    progress = INITIAL.resolved("initial", ["public.t"])[0]
+    held = Held()
+    held.is_held = False
+    merge, _ = merging(progress, held, INITIAL_SNAPSHOT._replace(name=""))
+    merge.advance(101, 101)
+    assert merge.initial is not None
+    again = Held()
+    assert not merging(progress, again, merge.initial)[0].begin_scan(lambda: False)
+    assert again.name == "", "another snapshot of the database is held"
+
+
 def test_the_first_snapshot_is_forgotten_where_the_log_has_no_change_that_it_contains():
     merge, _ = merging(SnapshotProgress(), initial=INITIAL_SNAPSHOT._replace(name=""))
     merge.acknowledged(99)
