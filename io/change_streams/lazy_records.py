@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, ClassVar, TypeVar
 
 RecordT = TypeVar("RecordT")
 
@@ -16,3 +17,41 @@ class LazyRecords(Sequence[RecordT]):
 
     __slots__ = ("commit_timestamp",)
     commit_timestamp: int
+    is_batch: ClassVar[bool] = True
+    """Whether they are a batch of their own, because there are enough of them."""
+
+    def tables_read(self) -> Iterable[Any]:
+        """Return the tables of the records, each once; without making records."""
+        raise NotImplementedError
+
+
+class JoinedRecords(Sequence[Any]):
+    """Several sequences as one, without making records. `parts`: none of them is empty."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Sequence[Any]]) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __getitem__(self, index: Any) -> Any:
+        # Counters ask for the first record of a batch, to learn its size.
+        return self.parts[0][0] if index == 0 else list(self)[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self.parts)
+
+    def __reduce__(self) -> Any:
+        return JoinedRecords, (self.parts,)
+
+
+def parts_of(records: Sequence[RecordT]) -> list[Sequence[RecordT]]:
+    """Return the sequences that were joined; otherwise the sequence alone."""
+    return records.parts if isinstance(records, JoinedRecords) else [records]
+
+
+def joined(parts: list[Sequence[RecordT]]) -> Sequence[RecordT]:
+    """Return one or several sequences as one."""
+    return parts[0] if len(parts) == 1 else JoinedRecords(parts)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from penstock.io.change_streams.lazy_records import LazyRecords
 from penstock.io.change_streams.prefetch import Prefetcher
 from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.table_times import limited
@@ -86,6 +87,11 @@ class ReaderMetrics:
         Here each record is one change. A source overrides it to count the changes in a record, and its lineage.
         """
         self._records += len(records)
+        if isinstance(records, LazyRecords):
+            self._changes += len(records)
+            for table in records.tables_read():
+                self._note_table(table, records.commit_timestamp)
+            return
         self._changes += len(records) - list(map(type, records)).count(UndecodableRecord)
         self._note_tables(records)
 
@@ -104,10 +110,10 @@ class ReaderMetrics:
             newest = record
         if table is not None:
             self._note_table(table, newest.commit_timestamp)
-        if len(self._table_times) > _MOST_OBJECTS:
-            self._name_tables()
 
     def _note_table(self, table: Any, time: int) -> None:
+        if len(self._table_times) > _MOST_OBJECTS:
+            self._name_tables()
         # Of several partitions one is read behind another.
         _, known = self._table_times.get(id(table), (table, time))
         self._table_times[id(table)] = table, max(time, known)

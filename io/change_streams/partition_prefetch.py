@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Protocol
 from typing_extensions import Self
 
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.change_streams.partition_stream import StreamBatch
+from penstock.io.change_streams.partition_stream import StreamBatch, records_in
 from penstock.io.change_streams.prefetch import ReadAhead, Traffic
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.stream_reader import StreamReader, stop_all
@@ -105,11 +105,12 @@ class PartitionPrefetcher:
         self._settle()
         with self._changed:
             waiting = self._changed.wait_for(self._waiting, timeout)
+            queued = _queued(waiting)
         if not waiting:
             return None
         # One short pause here costs less than a wake-up of this thread for each record.
         # Once per round of batches: without `_gathered` each of many partitions with one record would cost a pause.
-        if self.gather_seconds and self._gathered <= 0 and _queued(waiting) < _FEW:
+        if self.gather_seconds and self._gathered <= 0 and queued < _FEW:
             time.sleep(self.gather_seconds)
         with self._changed:
             waiting = self._waiting()
@@ -118,7 +119,7 @@ class PartitionPrefetcher:
             # Chosen again after the pause: a reader with a lower watermark may have received its first record.
             first = min(waiting, key=lambda reader: self.rank(reader.partition, reader.position))
             self._in_hand = batch = first.take()
-            self._gathered -= len(batch.steps)
+            self._gathered -= sum(map(records_in, batch.steps))
             return batch
 
     def rank(self, partition: Any, position: Any) -> tuple[Any, ...]:
@@ -233,4 +234,5 @@ class PartitionPrefetcher:
 
 
 def _queued(readers: list[StreamReader]) -> int:
-    return sum(reader.queued for reader in readers)
+    """Return how many steps are queued, of each reader at most `_FEW`."""
+    return sum(reader.at_hand(_FEW) for reader in readers)

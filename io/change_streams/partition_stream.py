@@ -16,11 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
+from penstock.io.change_streams.lazy_records import LazyRecords
 from penstock.io.change_streams.prefetch import Claim
 
 PendingStep: TypeAlias = tuple[int, Any, Any]
 """(bytes in memory, what is emitted or None, mark). A mark says where the partition stands after the step; it is either
 turned into a position, or it is a step of lineage."""
+
+
+def records_in(step: PendingStep) -> int:
+    """Return how many records a step has, if they are lazy; otherwise a step counts as one."""
+    emitted = step[1]
+    return len(emitted) if isinstance(emitted, LazyRecords) else 1
 
 
 class Cancellable(Protocol):
@@ -60,7 +67,7 @@ class PartitionStream:
     keep_alive_seconds: ClassVar[float | None] = None
     """How often `keep_alive` is called while the reader waits for credit; None: never."""
     max_in_batch: ClassVar[int] = 256
-    """Steps that are handed over at once."""
+    """Steps that are handed over at once; each record of `LazyRecords` counts as a step."""
     max_in_claim: ClassVar[int] = 16
     """Steps in one claim: few, so that a consumer that is split soon comes to an end."""
     name: str = ""
@@ -128,8 +135,16 @@ class StreamBatch:
         steps, stream = self.steps, self.stream
         # A step of lineage is a run of its own, because what follows depends on it.
         count = len(steps) - self.ends_with_lineage
-        for first in range(0, count, stream.max_in_claim):
-            run = steps[first : min(first + stream.max_in_claim, count)]
-            yield len(run), stream.records(run), stream.step(run[-1][2])
+        first = 0
+        while first < count:
+            emitted, length = steps[first][1], 1
+            # Lazy records are a run of their own, because a list of them would make them all.
+            if not isinstance(emitted, LazyRecords):
+                most = min(stream.max_in_claim, count - first)
+                while length < most and not isinstance(steps[first + length][1], LazyRecords):
+                    length += 1
+                emitted = stream.records(steps[first : first + length])
+            first += length
+            yield length, emitted, stream.step(steps[first - 1][2])
         if self.ends_with_lineage:
             yield 1, (), stream.step(steps[-1][2])

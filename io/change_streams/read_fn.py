@@ -41,7 +41,7 @@ from penstock.io.change_streams import coders as shared_coders
 from penstock.io.change_streams.arguments import check_end, require_same
 from penstock.io.change_streams.incremental.notifications import NOTIFICATIONS, NotificationRecord
 from penstock.io.change_streams.kinds import POOLS, StreamKind
-from penstock.io.change_streams.lazy_records import LazyRecords
+from penstock.io.change_streams.lazy_records import LazyRecords, joined
 from penstock.io.change_streams.lineage import LINEAGE_EVENTS, LineageEvent
 from penstock.io.change_streams.metrics import LAG_MS, ReaderMetrics
 from penstock.io.change_streams.prefetch import Batch, Prefetcher, StreamPool
@@ -394,28 +394,39 @@ class _BatchOutputs(_Outputs):
 
     def __init__(self, output: Callable[[Any], Any]) -> None:
         super().__init__(output)
-        self._waiting = ElementBatch([], [])
+        self._parts: list[Sequence[Any]] = []
+        self._single: list[Any] = []
+        self._times_us: list[int] = []
 
     def of(self, records: Sequence[Any]) -> Iterable[Any]:
         if isinstance(records, LazyRecords):
             if not records:
                 return ()
-            whole: Any = records  # it is read like a list
-            times = [records.commit_timestamp // 1000] * len(records)
-            return [*self.rest(), ElementBatch(whole, times).windowed()]
-        elements, times_us = self._waiting
+            # A list of them would make them all, so they stay what they are.
+            before = self.rest() if records.is_batch else ()
+            self._single = []
+            self._parts.append(records)
+            self._times_us += [records.commit_timestamp // 1000] * len(records)
+            return [*before, *self.rest()] if records.is_batch else self._enough()
         others = []
         if not _NOT_BATCHED.isdisjoint(map(type, records)):
             others = [self._output(record) for record in records if type(record) in _NOT_BATCHED]
             records = [record for record in records if type(record) not in _NOT_BATCHED]
-        elements += records
-        times_us += [record.commit_timestamp // 1000 for record in records]
-        return others if len(elements) < MAX_ELEMENTS else [*others, *self.rest()]
+        if records and not self._single:
+            self._parts.append(self._single)
+        self._single += records
+        self._times_us += [record.commit_timestamp // 1000 for record in records]
+        return [*others, *self._enough()] if others else self._enough()
+
+    def _enough(self) -> Iterable[Any]:
+        return self.rest() if len(self._times_us) >= MAX_ELEMENTS else ()
 
     def rest(self) -> Iterable[Any]:
-        if not self._waiting.elements:
+        if not self._parts:
             return ()
-        batch, self._waiting = self._waiting, ElementBatch([], [])
+        elements: Any = joined(self._parts)  # it is read like a list
+        batch = ElementBatch(elements, self._times_us)
+        self._parts, self._single, self._times_us = [], [], []
         return (batch.windowed(),)
 
 

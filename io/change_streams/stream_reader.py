@@ -27,6 +27,7 @@ from penstock.io.change_streams.partition_stream import (
     PartitionStream,
     PendingStep,
     StreamBatch,
+    records_in,
 )
 from penstock.io.change_streams.prefetch import ReadAhead, Traffic
 from penstock.io.change_streams.refusals import Refusals
@@ -86,13 +87,26 @@ class StreamReader:
         """How many steps there are to take."""
         return len(self._queue)
 
+    def at_hand(self, most: int) -> int:
+        """Return how much there is to take, at most `most`: steps, and in their place the records of `LazyRecords`."""
+        count = 0
+        for step in self._queue:
+            count += records_in(step)
+            if count >= most:
+                return most
+        return count
+
     def take(self) -> StreamBatch:
         """Return queued steps as one batch. Raises what the thread raised, once all steps before it were taken."""
         # The steps before the error first: they were received in order and may be claimed.
         if not self._queue and self.error is not None:
             raise self.error
-        count = min(len(self._queue), self.stream.max_in_batch)
-        return StreamBatch(self.partition, self.stream, [self._queue.popleft() for _ in range(count)])
+        steps: list[PendingStep] = []
+        room = self.stream.max_in_batch
+        while self._queue and room > 0:
+            steps.append(self._queue.popleft())
+            room -= records_in(steps[-1])
+        return StreamBatch(self.partition, self.stream, steps)
 
     def settle(self, batch: StreamBatch) -> Callable[[], None] | None:
         """Note what was claimed of a batch, return its credit, and put the rest back into the queue.

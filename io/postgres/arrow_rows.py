@@ -21,10 +21,13 @@ from penstock.event.column_types import ColumnType, Kind
 from penstock.event.keys import key_rules
 from penstock.event.model import Source, TableSchema
 from penstock.event.plain_types import plain_schema, plain_value
+from penstock.io.change_streams.lazy_records import parts_of
 from penstock.io.columnar.row_runs import MIN_ROWS, TableRows, runs_of_rows
 from penstock.io.postgres.column_types import text_reader
+from penstock.io.postgres.decode import new_row
 from penstock.io.postgres.events import OPS, EventConverter, sequence_of
 from penstock.io.postgres.initial_scan.copied_rows import NULL, CopiedRows, unescaped
+from penstock.io.postgres.logged_rows import KINDS, LoggedRows, neighbours_by_table
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, Row, Table
 
 Output = tuple[list[Any], list[int]]
@@ -48,6 +51,7 @@ _PARSED = (
 )
 """Kinds whose texts Arrow reads as `text_values` does, or refuses: infinite times, and years outside of 1 to 9999."""
 
+_OPS = {first: str(OPS[kind]) for first, kind in KINDS.items()}
 _BOOLEANS = {"t": True, "f": False, None: None}
 
 
@@ -79,11 +83,9 @@ class LogRows:
             self._add(made, records.table, records, times_us)
             return made
         start = 0
-        while start < len(records):
-            table, end = records[start].table, start + 1
-            while end < len(records) and records[end].table is table:
-                end += 1
-            self._add(made, table, records[start:end], times_us[start:end])
+        for table, neighbours in neighbours_by_table(records):
+            end = start + len(neighbours)
+            self._add(made, table, neighbours, times_us[start:end])
             start = end
         return made
 
@@ -168,7 +170,11 @@ class _TableRows:
     def rows(self, records: Sequence[LogRecord]) -> pa.Table | None:
         """Return the rows of records of this table; None if they must be made from events."""
         try:
-            return self._copied(records) if isinstance(records, CopiedRows) else self._changed(records)
+            if isinstance(records, CopiedRows):
+                return self._copied(records)
+            parts = [part for part in parts_of(records) if isinstance(part, LoggedRows)]
+            logged = self._logged(parts) if sum(map(len, parts)) == len(records) else None
+            return self._changed(list(records)) if logged is None else logged
         except (TypeError, ValueError, ArithmeticError, LookupError, UnwritableError):
             # A large value that was not sent, or one that Arrow does not read; `pa.ArrowInvalid` is a ValueError. The
             # long way names the column.
@@ -191,6 +197,30 @@ class _TableRows:
         return self._table(
             pa.repeat(str(OPS[ChangeKind.READ]), size), times, images, version, _no_columns(size), size
         )
+
+    def _logged(self, parts: Sequence[LoggedRows]) -> pa.Table | None:
+        """Return the rows of records without old rows, which are not decoded one by one; None: there are others."""
+        messages = [message for part in parts for message in part.messages]
+        new = [new_row(payload) for _, payload in messages]
+        if None in new:
+            return None
+        size = len(messages)
+
+        def of_parts(value: Callable[[LoggedRows], int]) -> pa.Array:
+            return pa.array([each for part in parts for each in [value(part)] * len(part)], _NUMBER)
+
+        version = _Versions(
+            of_parts(lambda part: part.transaction.commit_lsn),
+            of_parts(lambda part: part.transaction.id),
+            pa.array([lsn for lsn, _ in messages], _NUMBER),
+            pa.array([number for part in parts for number in part.sequences], _NUMBER),
+        )
+        columns = self._columns(new)
+        absent = [pa.nulls(size, field.type) for field in self._fields]
+        images = self._structs(columns, absent, columns, pa.repeat(True, size), None)
+        times = of_parts(lambda part: part.commit_timestamp // 1000)
+        op = pa.array([_OPS[payload[0]] for _, payload in messages], _TEXT)
+        return self._table(op, times, images, version, _no_columns(size), size)
 
     def _changed(self, records: Sequence[LogRecord]) -> pa.Table | None:
         new, old = [record.new for record in records], [record.old for record in records]

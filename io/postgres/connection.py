@@ -14,7 +14,7 @@ from itertools import islice
 from penstock.errors import PositionLostError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.postgres.binary_values import TextRows
-from penstock.io.postgres.client import LOCK_TIMEOUT_MS, Client, LogStream, Now
+from penstock.io.postgres.client import LOCK_TIMEOUT_MS, Arrived, Client, LogStream, Now
 from penstock.io.postgres.log_decoder import LogDecoder, UnknownPrepared
 from penstock.io.postgres.log_steps import CaughtUp
 from penstock.io.postgres.position import Position
@@ -30,7 +30,7 @@ _TICK_SECONDS = 0.05
 _MIN_PULLED = 20_000
 """Changes of one pull. Each pull decodes the log from the confirmed position again, so small pulls cost more."""
 
-_MESSAGES = 256
+_MESSAGES = 512
 _MESSAGE_BYTES = 1 << 20
 """Limits of the messages that are received, or of the steps that are taken, at once."""
 _HURRY_SECONDS = 0.02
@@ -178,12 +178,10 @@ class StreamedCall:
         """
         decoder = self._decoder
         while True:
-            for lsn, payload in self._stream.receive(_TICK_SECONDS, _MESSAGES, _MESSAGE_BYTES):
-                if payload:
-                    for step in decoder.read(lsn, payload):
-                        yield step, decoder.message_bytes
-                else:
-                    self._reached = max(self._reached, lsn)
+            arrived = self._stream.receive(_TICK_SECONDS, _MESSAGES, _MESSAGE_BYTES)
+            yield from decoder.read_all([message for message in arrived if message[1]])
+            # After the steps, which come before the place that the server says it has reached.
+            self._reached = max([self._reached, *(lsn for lsn, payload in arrived if not payload)])
             yield None
 
     def _heartbeat(self, items: list[Item]) -> None:
@@ -200,6 +198,18 @@ class StreamedCall:
             self._clock.heard(now.timestamp)
             self._now = self._now or now
             self._stream.send_status(ask=True)
+
+
+def _some(messages: Iterator[Arrived]) -> list[Arrived]:
+    """Return the next messages, within the limits of a receipt; empty at the end."""
+    taken: list[Arrived] = []
+    room = _MESSAGE_BYTES
+    for message in islice(messages, _MESSAGES):
+        taken.append(message)
+        room -= len(message[1])
+        if room <= 0:
+            break
+    return taken
 
 
 def _until_pause(items: Iterator[Item | None], most: int) -> list[Item]:
@@ -261,10 +271,9 @@ class PulledCall:
             # Each pull begins at the confirmed position again, and so do prepared transactions.
             self._decoder.restart()
             with self._copying.pull(most, two_phase=self._two_phase) as messages:
-                for lsn, payload in messages:
-                    count += 1
-                    for step in self._decoder.read(lsn, payload):
-                        yield step, self._decoder.message_bytes
+                while some := _some(messages):
+                    count += len(some)
+                    yield from self._decoder.read_all(some)
             if count < most:
                 end, most, prepared = now.lsn, _MIN_PULLED, self._decoder.oldest_prepared
                 yield CaughtUp(now.lsn, now.timestamp, prepared), 0

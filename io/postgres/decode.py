@@ -62,6 +62,7 @@ _ROLLBACK_PREPARED = Struct("!BQQqqI").unpack_from
 
 _NULL, _TOAST, _TEXT, _BINARY = b"nutb"
 _NEW, _KEY, _OLD = b"NKO"
+_DELETE = ord("D")
 
 
 def decode(payload: bytes, in_stream: bool = False) -> Message:
@@ -169,6 +170,20 @@ def _any_row(payload: bytes, at: int) -> tuple[Row, int]:
 def _ended(payload: bytes, at: int) -> None:
     if at != len(payload):
         raise ValueError("bytes after the last field")
+
+
+def new_row(payload: bytes) -> Row | None:
+    """Return the row of an insert, or of an update without an old row; None for other messages. Not in a stream.
+
+    Raises:
+        DecodeError: as `decode`.
+    """
+    if payload[0] == _DELETE or payload[5] != _NEW:
+        return None
+    if payload.isascii() and (values := _short_texts(payload, 6)) is not None:
+        return values
+    new: Row = decode(payload).new  # type: ignore[union-attr]
+    return new
 
 
 def _insert(payload: bytes, in_stream: bool) -> Insert:

@@ -1,9 +1,8 @@
 """Decodes payloads of `pgoutput`, protocol versions 1 to 4, to the records of committed transactions.
 
     decoder = LogDecoder(TransactionReader(describe_table, near_xid=…))
-    for lsn, payload in arrived:
-        for step in decoder.read(lsn, payload):
-            …
+    for step, size in decoder.read_all(arrived):
+        …
 
 In version 1 the server sends a transaction after its commit. From version 2 on it may also send parts of transactions
 that still run (`streaming`), and from version 3 on transactions that were prepared for a two-phase commit. Both are
@@ -18,12 +17,14 @@ Logical Decoding".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.errors import DecodeError
 from penstock.io.postgres import messages as log
 from penstock.io.postgres.decode import decode
+from penstock.io.postgres.logged_rows import LoggedRows
 from penstock.io.postgres.spool import MEMORY_BYTES, Spool
 from penstock.io.postgres.transactions import Step, TransactionEnd, TransactionReader
 
@@ -33,6 +34,8 @@ _ENDS_SPOOLING = frozenset(b"EP")
 _DESCRIBES = frozenset(b"RY")
 _RELATION = ord("R")
 _CHANGES = frozenset(b"IUDTM")
+MIN_ROWS = 16
+"""Neighbours that become `LoggedRows`. Fewer are not worth a batch of their own."""
 
 
 class _Prepared(NamedTuple):
@@ -53,8 +56,11 @@ class UnknownPrepared(NamedTuple):
 class LogDecoder:
     """Decodes the messages of one connection, in order."""
 
-    def __init__(self, reader: TransactionReader, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self, reader: TransactionReader, memory_bytes: int = MEMORY_BYTES, *, min_rows: int = MIN_ROWS
+    ) -> None:
         """`memory_bytes`: how much of each transaction that is not committed stays in memory."""
+        self._rows = re.compile(rb"[IUD]{%d,}" % min_rows)
         self._reader, self._memory_bytes = reader, memory_bytes
         self._streamed: dict[int, Spool] = {}
         self._prepared: dict[tuple[int, str], _Prepared] = {}
@@ -75,6 +81,34 @@ class LogDecoder:
         The server sends it once more only to a reader that starts at or before this position.
         """
         return min((prepared.prepare_lsn for prepared in self._prepared.values()), default=0)
+
+    def read_all(self, messages: Sequence[tuple[int, bytes]]) -> Iterator[tuple[Step | UnknownPrepared, int]]:
+        """Yield the steps that messages complete, with the size of each in bytes; see `read`. No message is empty.
+
+        Neighbours that are rows of one transaction become `LoggedRows`, and are not decoded.
+        """
+        done = 0
+        for found in self._rows.finditer(bytes([payload[0] for _, payload in messages])):
+            start, end = found.span()
+            yield from self._one_by_one(messages[done:start])
+            # Asked here and not before: the messages before may begin a transaction, or a part of one for the spool.
+            if self._spool is None and self._reader.takes_rows:
+                for step in self._reader.read_rows(messages[start:end]):
+                    yield step, self._size_of(step)
+            else:
+                yield from self._one_by_one(messages[start:end])
+            done = end
+        yield from self._one_by_one(messages[done:])
+
+    def _one_by_one(
+        self, messages: Sequence[tuple[int, bytes]]
+    ) -> Iterator[tuple[Step | UnknownPrepared, int]]:
+        for lsn, payload in messages:
+            for step in self.read(lsn, payload):
+                yield step, self._size_of(step)
+
+    def _size_of(self, step: Step | UnknownPrepared) -> int:
+        return step.size if isinstance(step, LoggedRows) else self.message_bytes
 
     def read(self, lsn: int, payload: bytes) -> Iterable[Step | UnknownPrepared]:
         """Return the steps that a message completes; all of them must be taken before the next call.

@@ -7,7 +7,7 @@ rows of tables: initial ones before the log is opened, others between the change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import PositionLostError
@@ -15,8 +15,9 @@ from penstock.io.change_streams.flat import Ended, FlatPosition
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
 from penstock.io.change_streams.partition_stream import PendingStep
 from penstock.io.postgres.log_decoder import UnknownPrepared
+from penstock.io.postgres.logged_rows import LoggedRows
 from penstock.io.postgres.position import Position, ReadView
-from penstock.io.postgres.record import LogRecord, format_lsn
+from penstock.io.postgres.record import LogRecord, LogTransaction, Table, format_lsn
 from penstock.io.postgres.schema_watch import Look
 from penstock.io.postgres.transactions import Step, TransactionEnd
 
@@ -24,6 +25,11 @@ MAX_IN_STEP = 8
 """Records of a transaction that are claimed together at most."""
 _STEP_BYTES = 600
 """What a queued record costs in memory besides its message, about: measured with CPython 3.11 and one column."""
+_ROW_BYTES = 130
+"""The same for a row of `LoggedRows`."""
+
+Wanted = Callable[[LogTransaction | None, Table | None], bool]
+"""Whether the records of a transaction (None: a message outside of one) and a table (None: messages) are emitted."""
 
 
 class CaughtUp(NamedTuple):
@@ -75,10 +81,8 @@ class LogSteps:
     merge: Merge | None = None
     """The snapshots; None: there are none."""
 
-    def __init__(
-        self, slot: str, at: FlatPosition, wanted: Callable[[LogRecord], bool], end: int | None
-    ) -> None:
-        """`wanted`: whether a record is emitted; the position passes the others. `end`: nanoseconds, inclusive."""
+    def __init__(self, slot: str, at: FlatPosition, wanted: Wanted, end: int | None) -> None:
+        """`wanted`: the position passes the records that it leaves out. `end`: nanoseconds, inclusive."""
         self.position: Position = at.position
         self.watermark = at.watermark
         self._slot, self._wanted, self._end = slot, wanted, end
@@ -92,7 +96,7 @@ class LogSteps:
         """
         steps: list[PendingStep] = []
         joined, transaction, records, memory = 0, None, [], 0
-        for item, size in arrived:
+        for item, size in self._apart(arrived):
             # A step costs as much as the decoding of its record, so neighbours of one transaction share one. They have
             # one timestamp and come in order: if the first was not read before and is not past the end, the others are
             # not either, and only the number of claimed records changes.
@@ -104,7 +108,7 @@ class LogSteps:
             ):
                 joined += 1
                 memory += size + _STEP_BYTES
-                if self._wanted(item):
+                if self._wanted(item.transaction, item.table):
                     records.append(item)
                 self.position = Position(self.position.lsn, item.sequence, *self.position[2:])
                 continue
@@ -117,7 +121,8 @@ class LogSteps:
             if joined > 1:
                 steps[-1] = memory, records, FlatPosition(self.position, self.watermark)
             joined = 0
-            if (step := self._step(item, size)) is None:
+            step = self._rows(item, size) if isinstance(item, LoggedRows) else self._step(item, size)
+            if step is None:
                 continue
             steps.append(step)
             # While rows are read, each record may have some that precede it, so it is a step of its own.
@@ -132,7 +137,51 @@ class LogSteps:
             steps[-1] = memory, records, FlatPosition(self.position, self.watermark)
         return steps
 
-    def _step(self, item: Step | CaughtUp | UnknownPrepared, size: int) -> PendingStep | None:
+    def _apart(
+        self, arrived: Iterable[tuple[Step | CaughtUp | UnknownPrepared, int]]
+    ) -> Iterator[tuple[Step | CaughtUp | UnknownPrepared, int]]:
+        """Yield what has arrived, without `LoggedRows` that were read before.
+
+        While rows of a snapshot may have to precede records, their records come one by one.
+        """
+        for item, size in arrived:
+            if type(item) is not LoggedRows:
+                yield item, size
+                continue
+            # Invariant: whoever takes an item has moved `position` behind it before the next one is asked for.
+            rows = (
+                None if item.transaction.commit_lsn < self.position.lsn else item.after(self.position.claimed)
+            )
+            if rows is None or self.merge is None:
+                if rows is not None:
+                    yield rows, size
+                continue
+            # The first record is noted. Then the others need not be, if they pass.
+            yield rows[0], len(rows.messages[0][1])
+            if (rest := rows.after(rows.sequences[0])) is None:
+                continue
+            if all(self.merge.passes(neighbours[0]) for _, neighbours in rest.by_table()):
+                yield rest, rest.size
+            else:
+                for record, (_, payload) in zip(rest, rest.messages, strict=True):
+                    yield record, len(payload)
+
+    def _rows(self, rows: LoggedRows, size: int) -> PendingStep | None:
+        """Return the step of rows of one transaction."""
+        transaction, watermark = rows.transaction, max(self.watermark, rows.commit_timestamp)
+        if self._has_ended:
+            return None
+        if self._end is not None and watermark > self._end:
+            return self._end_here()
+        self.position = Position(self.position.lsn, rows.sequences[-1], *self.position[2:])
+        self.watermark = watermark
+        chosen = rows.of_tables(lambda table: self._wanted(transaction, table))
+        memory = size + len(rows) * _ROW_BYTES
+        return memory, () if chosen is None else chosen, FlatPosition(self.position, watermark)
+
+    def _step(
+        self, item: LogRecord | TransactionEnd | CaughtUp | UnknownPrepared, size: int
+    ) -> PendingStep | None:
         position, watermark = self.position, self.watermark
         records: Sequence[Any] = ()
         if self._has_ended:
@@ -187,11 +236,11 @@ class LogSteps:
     def _noted(self, record: LogRecord) -> Sequence[Any]:
         """Return what is emitted for a record: rows of a snapshot that must precede it, and the record, if wanted."""
         if self.merge is None:
-            return (record,) if self._wanted(record) else ()
+            return (record,) if self._wanted(record.transaction, record.table) else ()
         before = self.merge.note(record, self.watermark, self.position.lsn)
         if before is None:
             return ()
-        return (*before, record) if self._wanted(record) else before
+        return (*before, record) if self._wanted(record.transaction, record.table) else before
 
     def _is_past(self, record: LogRecord) -> bool:
         """Whether a record was read before the connection was opened: the server repeats whole transactions."""

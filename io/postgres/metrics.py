@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.io.change_streams.lazy_records import LazyRecords
 from penstock.io.change_streams.metrics import NAMESPACE_PREFIX, ReaderMetrics
-from penstock.io.postgres.initial_scan.copied_rows import CopiedRows
 
 
 class PostgresMetrics(ReaderMetrics):
@@ -16,11 +16,8 @@ class PostgresMetrics(ReaderMetrics):
 
 
 class ScanMetrics(PostgresMetrics):
-    """The rows of an initial snapshot are changes too. They come in chunks of one table."""
+    """The rows of an initial snapshot are changes too. Reports about snapshots, which come in lists, are not."""
 
     def claimed(self, records: Sequence[Any], step: Any) -> None:
-        # Reports about snapshots come in lists.
-        if isinstance(records, CopiedRows):
-            self._records += len(records)
-            self._changes += len(records)
-            self._note_table(records.table, records.commit_timestamp)
+        if isinstance(records, LazyRecords):
+            super().claimed(records, step)

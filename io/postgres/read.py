@@ -59,6 +59,7 @@ from penstock.io.change_streams.settings import Limits
 from penstock.io.postgres import coder
 from penstock.io.postgres.initial_scan.frontier import LogFrontier
 from penstock.io.postgres.initial_scan.kind import ScanKind
+from penstock.io.postgres.log_steps import Wanted
 from penstock.io.postgres.metrics import PostgresMetrics
 from penstock.io.postgres.names import checked_slot, database_of
 from penstock.io.postgres.options import PostgresStreamOptions
@@ -75,7 +76,7 @@ from penstock.io.postgres.preflight import (
     source_tables,
     unmatched_tables,
 )
-from penstock.io.postgres.record import LogRecord
+from penstock.io.postgres.record import LogRecord, LogTransaction, Table
 from penstock.io.postgres.retained_log import retained_log
 from penstock.io.postgres.schema_watch import SchemaWatch, repair_of
 from penstock.io.postgres.setup_warnings import start_warnings_of, warnings_of
@@ -477,13 +478,13 @@ def _further(slot: str, publication: str, further: Mapping[str, str]) -> tuple[t
     )
 
 
-def wanted(selection: TableSelection, start: int) -> Callable[[LogRecord], bool]:
-    """Return whether a record is emitted: its table is selected, and it was committed at or after `start`."""
+def wanted(selection: TableSelection, start: int) -> Wanted:
+    """Return whether records are emitted: their table is selected, and they were committed at or after `start`."""
 
-    def is_wanted(record: LogRecord) -> bool:
+    def is_wanted(transaction: LogTransaction | None, table: Table | None) -> bool:
         # The event timestamp of an older transaction is not below `start`, because the watermark begins there.
-        if record.transaction is not None and record.transaction.commit_timestamp < start:
+        if transaction is not None and transaction.commit_timestamp < start:
             return False
-        return record.table is None or selection.has(record.table.schema, record.table.name)
+        return table is None or selection.has(table.schema, table.name)
 
     return is_wanted

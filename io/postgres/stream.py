@@ -21,9 +21,8 @@ from penstock.io.change_streams.flat import Advanced, Ended, FlatPosition
 from penstock.io.change_streams.partition_stream import PartitionStream, PendingStep, Reading
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.log_decoder import UnknownPrepared
-from penstock.io.postgres.log_steps import CaughtUp, LogSteps, Merge, row_bytes
+from penstock.io.postgres.log_steps import CaughtUp, LogSteps, Merge, Wanted, row_bytes
 from penstock.io.postgres.position import Position
-from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.reopen_cost import ReopenCost
 from penstock.io.postgres.schema_watch import Look
 from penstock.io.postgres.transactions import Step
@@ -90,7 +89,7 @@ class SlotStream(PartitionStream):
         slot: str,
         at: FlatPosition,
         *,
-        wanted: Callable[[LogRecord], bool],
+        wanted: Wanted,
         end: int | None,
         buffer_bytes: int,
         make_merge: Callable[[Position], Merge] | None = None,

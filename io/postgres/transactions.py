@@ -21,6 +21,7 @@ import msgspec
 
 from penstock.errors import DecodeError
 from penstock.io.postgres import messages as log
+from penstock.io.postgres.logged_rows import LoggedRows
 from penstock.io.postgres.record import (
     ChangeKind,
     LogRecord,
@@ -42,7 +43,7 @@ class TransactionEnd(NamedTuple):
     prepared: int = 0
 
 
-Step = LogRecord | TransactionEnd
+Step = LogRecord | LoggedRows | TransactionEnd
 
 _OUTSIDE = "the server sent a change outside of a transaction"
 
@@ -76,7 +77,12 @@ class TransactionReader:
         self._begin: log.Begin | None = None
         self._transaction: LogTransaction | None = None
         self._sequence = 0
-        self._held: LogRecord | None = None
+        self._held: LogRecord | LoggedRows | None = None
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether `read_rows` may be called."""
+        return self._transaction is not None and self._to_text is None
 
     @property
     def in_transaction(self) -> bool:
@@ -104,6 +110,23 @@ class TransactionReader:
                 ChangeKind.DELETE, lsn, delete.relation_oid, None, delete.old, delete.old_is_full
             )
         return self._rare(lsn, message)
+
+    def read_rows(self, messages: Sequence[tuple[int, bytes]]) -> Sequence[Step]:
+        """Do the same for several messages of rows in text form, without decoding them. They become one step.
+
+        Raises:
+            DecodeError: a message does not fit the ones before them.
+        """
+        transaction, held = self._transaction, self._held
+        if transaction is None:
+            raise DecodeError(_OUTSIDE)
+        oids = {payload[1:5] for _, payload in messages}
+        tables = {oid: self._table(int.from_bytes(oid, "big")) for oid in oids}
+        first = self._sequence + 1
+        self._sequence += len(messages)
+        sequences = range(first, self._sequence + 1)
+        self._held = LoggedRows(transaction, self._event_timestamp, tables, messages, sequences)
+        return () if held is None else (held,)
 
     def _rare(self, lsn: int, message: log.Message) -> Sequence[Step]:
         match message:
@@ -164,7 +187,11 @@ class TransactionReader:
         end = TransactionEnd(commit.end_lsn, self._event_timestamp)
         self._begin = self._transaction = None
         self._previous_end_lsn = max(self._previous_end_lsn, commit.end_lsn)
-        return (end,) if held is None else (msgspec.structs.replace(held, last=True), end)
+        if held is None:
+            return (end,)
+        if isinstance(held, LoggedRows):
+            return held.ended(), end
+        return msgspec.structs.replace(held, last=True), end
 
     def _row(
         self,

@@ -12,7 +12,7 @@ from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres import LogRecord, ReadFromPostgresChangeStream
 from penstock.io.postgres import messages as m
 from penstock.io.postgres.column_types import column_type
-from penstock.io.postgres.decode import decode
+from penstock.io.postgres.log_decoder import LogDecoder
 from penstock.io.postgres.log_steps import CaughtUp
 from penstock.io.postgres.position import Position
 from penstock.io.postgres.preflight import SLOT, check_slot
@@ -62,7 +62,8 @@ class Log:
     """One connection: the whole log from its beginning, as a slot sends it after a crash."""
 
     def __init__(self, service: Service, reader: TransactionReader) -> None:
-        self._service, self._reader, self._next = service, reader, 0
+        self._service, self._next = service, 0
+        self._decoder = LogDecoder(reader, min_rows=2)
         self._idle = threading.Event()
 
     def read(self, most: int) -> list[tuple[Any, int]]:
@@ -74,7 +75,7 @@ class Log:
         self._next += 1
         if self._service.failure == "damaged":
             messages = [b"\xff"]
-        return [(step, len(data)) for data in messages for step in self._reader.read(1, decode(data))]
+        return list(self._decoder.read_all([(1, data) for data in messages]))
 
     def acknowledge(self, lsn: int) -> None:
         pass

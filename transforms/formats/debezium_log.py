@@ -22,10 +22,13 @@ import msgspec
 
 from penstock.event import Kind, Source, TableSchema
 from penstock.event.keys import key_rules
+from penstock.io.change_streams.lazy_records import parts_of
 from penstock.io.postgres import text_values
 from penstock.io.postgres.column_types import text_reader
+from penstock.io.postgres.decode import new_row
 from penstock.io.postgres.events import EventConverter, version_of
-from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction, Table
+from penstock.io.postgres.logged_rows import KINDS, LoggedRows, neighbours_by_table
+from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction, Row, Table
 from penstock.io.staging.blocks import RecordRun
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_source import CONNECTOR_VERSION
@@ -84,33 +87,38 @@ class LogRecordFormat:
             self._last = table, found
         return None if found is None else found.records(record)
 
-    def runs(self, records: list[LogRecord], times_us: list[int]) -> list[RecordRun]:
+    def runs(self, records: Sequence[LogRecord], times_us: list[int]) -> list[RecordRun]:
         """Return the values of the records of a batch as lines. A tombstone has no line.
 
         Raises:
             ValueError: see above.
         """
         runs, start = [], 0
-        while start < len(records):
-            table, end = records[start].table, start + 1
-            while end < len(records) and records[end].table is table:
-                end += 1
-            runs.append(self._run(table, records[start:end], times_us[start:end]))
+        for table, neighbours in neighbours_by_table(records):
+            end = start + len(neighbours)
+            runs.append(self._run(table, neighbours, times_us[start:end]))
             start = end
         return [run for run in runs if run.records]
 
-    def _run(self, table: Table | None, records: list[LogRecord], times_us: list[int]) -> RecordRun:
+    def _run(self, table: Table | None, records: Sequence[LogRecord], times_us: Sequence[int]) -> RecordRun:
         """Return the lines of records of one table."""
         plan = None if table is None else self._find(table)
-        run = RecordRun(table_of_record(records[0]), [] if self._keyed else None, [], [])
+        run = RecordRun(str(table or ""), [] if self._keyed else None, [], [])
+        start = 0
+        for part in parts_of(records):
+            self._add_lines(run, plan, part, times_us[start : start + len(part)])
+            start += len(part)
+        return run
+
+    def _add_lines(
+        self, run: RecordRun, plan: _LogTable | None, records: Sequence[LogRecord], times_us: Sequence[int]
+    ) -> None:
         done = 0
         # Invariant: the lines of `records[:done]` are in the run. `lines` ends before a record that it cannot make.
         while done < len(records):
-            if plan is not None and (made := plan.lines(records, done)):
+            if plan is not None and (made := plan.lines(records, done, run.keys)):
                 run.records.extend(made)
                 run.times_us.extend(times_us[done : done + len(made)])
-                if run.keys is not None:
-                    run.keys.extend(map(plan.key, records[done : done + len(made)]))
                 done += len(made)
                 continue
             for each in self(records[done]):
@@ -120,7 +128,6 @@ class LogRecordFormat:
                     if run.keys is not None:
                         run.keys.append(each.key)
             done += 1
-        return run
 
     def _find(self, table: Table) -> _LogTable | None:
         if table not in self._tables:
@@ -204,15 +211,13 @@ class _LogTable:
             return [made, FormattedRecord(self._topic, key, None, timestamp, version)]
         return [made]
 
-    def key(self, record: LogRecord) -> bytes | None:
-        """Return the key of a record that `lines` has made a line of."""
-        return self._show_key(*(record.new or ())).encode() if self._key else None
-
-    def lines(self, records: Sequence[LogRecord], start: int) -> list[bytes]:
-        """Return the lines of `records[start:]`, up to one that is made in another way.
+    def lines(self, records: Sequence[LogRecord], start: int, keys: list[bytes | None] | None) -> list[bytes]:
+        """Return the lines of `records[start:]`, up to one that is made in another way. Their keys go to `keys`.
 
         Only rows without an old one are made here: the values of `records` without the objects around them.
         """
+        if isinstance(records, LoggedRows):
+            return self._lines_of_rows(records, start, keys)
         ops, show = self._ops, self._show_row
         transaction, timestamp, incremental = self._about
         first, second, third, last = self._parts
@@ -224,8 +229,7 @@ class _LogTable:
                 break
             try:
                 after = show(*new)
-                if self._has_rules:
-                    self.key(record)
+                self._note_key(new, keys)
             except (TypeError, ValueError, ArithmeticError, LookupError):
                 break
             # The transaction is compared by identity, which is enough for neighbours and costs less.
@@ -241,6 +245,34 @@ class _LogTable:
             value = f'{{"before":null,"after":{after}{first}{lsn}{second}{lsn}{third}{op}{last}\n'
             lines.append(value.encode())
         return lines
+
+    def _lines_of_rows(self, rows: LoggedRows, start: int, keys: list[bytes | None] | None) -> list[bytes]:
+        """Do the same for rows as the server has sent them."""
+        ops = {kind: op for kind, op in ((kind, self._ops.get(name)) for kind, name in KINDS.items()) if op}
+        show = self._show_row
+        if (rows.transaction, rows.commit_timestamp, False) != self._about:
+            self._set_transaction(rows[start])
+        first, second, third, last = self._parts
+        lines: list[bytes] = []
+        for lsn, payload in rows.messages[start:]:
+            op, new = ops.get(payload[0]), new_row(payload)
+            if op is None or new is None:
+                break
+            try:
+                after = show(*new)
+                self._note_key(new, keys)
+            except (TypeError, ValueError, ArithmeticError, LookupError):
+                break
+            value = f'{{"before":null,"after":{after}{first}{lsn}{second}{lsn}{third}{op}{last}\n'
+            lines.append(value.encode())
+        return lines
+
+    def _note_key(self, new: Row, keys: list[bytes | None] | None) -> None:
+        """Add the key of a row to `keys`. It is also made to see whether it is refused."""
+        if keys is not None:
+            keys.append(self._show_key(*new).encode() if self._key else None)
+        elif self._has_rules:
+            self._show_key(*new)
 
     def _same_key(self, record: LogRecord) -> bool:
         old, new = record.old, record.new

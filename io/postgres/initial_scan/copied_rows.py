@@ -34,6 +34,9 @@ class CopiedRows(LazyRecords[LogRecord]):
         self.lsn, self.commit_timestamp = lsn, commit_timestamp
         self._records: list[LogRecord] | None = None
 
+    def tables_read(self) -> tuple[Table]:
+        return (self.table,)
+
     def __len__(self) -> int:
         return len(self.numbers)
 

@@ -30,7 +30,7 @@ from penstock.io.postgres.initial_scan.copied_rows import CopiedRows
 from penstock.io.postgres.initial_scan.frontier import numbers_of_rows
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction
 from penstock.io.staging.blocks import BucketRun, RecordBlock
-from tests.golden.postgres.history import records
+from tests.golden.postgres.history import as_logged, records
 from tests.unit.postgres.test_initial_scan import as_copied
 
 MIN_ROWS = 3
@@ -216,6 +216,28 @@ def test_rows_of_a_chunk_equal_those_of_events(rows: list[Any], key: bool) -> No
     assert content(made) == expected
     assert [type(each) for each in made] == [BucketRun], "a chunk takes the long way"
     assert copied._records is None, "records were made"
+
+
+@given(histories())
+def test_rows_that_are_not_decoded_equal_those_of_events(history: Any) -> None:
+    _, few = history
+    for rows in as_logged([record for record in few for _ in range(MIN_ROWS)]):
+        times_us = [rows.commit_timestamp // 1000] * len(rows)
+        events = by_event(list(rows[:]))
+        made, _ = LogRows(LAYOUT.bucket_of, database="history", stream="changes")(rows, times_us)
+        try:
+            expected = content(list(events))
+        except UnwritableError:
+            assert list(map(encode_event, made)) == list(map(encode_event, events))
+            continue
+        assert content(made) == expected
+
+
+def test_rows_without_old_ones_become_no_records() -> None:
+    (rows,) = as_logged([insert(table("d"), number) for number in range(12)])
+    made, _ = LogRows(LAYOUT.bucket_of)(rows, [0] * 12)
+    assert [type(each) for each in made] == [BucketRun]
+    assert rows._records is None
 
 
 def insert(of: Any, number: int, time_us: int = 0) -> LogRecord:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from penstock.io.postgres import messages as m
 from penstock.io.postgres.catalog import describe
 from penstock.io.postgres.events import EventConverter
+from penstock.io.postgres.logged_rows import LoggedRows
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_log import LogRecordFormat, table_of_record
-from tests.golden.postgres.history import records
+from tests.golden.postgres.history import as_logged, records
 from tests.golden.postgres.test_debezium import OPTIONS
 
 
@@ -100,7 +101,7 @@ def rows(names: st.SearchStrategy[Any], prices: st.SearchStrategy[Any]) -> st.Se
     )
 
 
-texts = st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.none())
+texts = st.one_of(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), st.none())
 numbers = st.one_of(st.integers(-(10**11), 10**11).map(lambda n: f"{n / 100:.2f}"), st.none())
 plain_rows = rows(texts, numbers)
 odd_rows = rows(st.one_of(texts, st.just(UNCHANGED)), st.one_of(numbers, st.just("NaN")))
@@ -155,6 +156,49 @@ def test_the_lines_of_whole_batches_are_the_values_of_the_records_one_by_one(nam
                 keys = [None] * len(run.records) if run.keys is None else run.keys
                 found += [(run.table, *each) for each in zip(keys, run.records, run.times_us, strict=True)]
         assert found == expected
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_lines_of_rows_that_are_not_decoded_are_those_of_their_records(name: str, keyed: bool) -> None:
+    direct = LogRecordFormat(DebeziumFormat(name, **OPTIONS[name]), database="history", keyed=keyed)
+    by_rows = LogRecordFormat(DebeziumFormat(name, **OPTIONS[name]), database="history", keyed=keyed)
+    logged = as_logged(records())
+    assert len(logged) > 10
+    for rows in logged:
+        assert same_runs(direct, by_rows, rows)
+
+
+def same_runs(direct: LogRecordFormat, by_rows: LogRecordFormat, rows: LoggedRows) -> bool:
+    """Return whether both are the same lines, or refused with the same reason."""
+
+    def of(format: LogRecordFormat, each: Any) -> Any:
+        try:
+            return format.runs(each, list(range(len(rows))))
+        except ValueError as error:
+            return str(error)
+
+    return bool(of(by_rows, rows) == of(direct, list(rows)))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("IUD"), any_rows, st.booleans()), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_any_rows_that_are_not_decoded_have_the_lines_of_their_records(changes: Any, keyed: bool) -> None:
+    format = DebeziumFormat("shop", decimal_handling_mode="precise")
+    ways = [LogRecordFormat(format, database="history", keyed=keyed) for _ in range(2)]
+    transaction = LogTransaction(7, 99, 1_700_000_000_123_456_000)
+    made = []
+    for number, (kind, row, has_old) in enumerate(changes, 1):
+        of = {"I": ChangeKind.INSERT, "U": ChangeKind.UPDATE, "D": ChangeKind.DELETE}[kind]
+        old = row if kind == "D" or (kind == "U" and has_old) else None
+        new = None if kind == "D" else row
+        made.append(LogRecord(of, 1, transaction, number, 50, False, TABLE, new, old, old is not None))
+    (rows,) = as_logged(made)
+    assert list(rows) == made
+    (rows,) = as_logged(made)
+    assert same_runs(*ways, rows)
 
 
 def test_a_record_that_the_format_refuses_fails_its_batch() -> None:

@@ -8,7 +8,9 @@ import time
 import pytest
 
 from penstock.io.postgres.client import Now
-from penstock.io.postgres.connection import ServerClock, StreamedCall, _until_pause
+from penstock.io.postgres.connection import ServerClock, StreamedCall, _some, _until_pause
+from penstock.io.postgres.log_decoder import LogDecoder
+from penstock.io.postgres.transactions import TransactionReader
 
 MIB = 1 << 20
 
@@ -17,6 +19,12 @@ MIB = 1 << 20
 def test_no_more_is_taken_after_a_megabyte(size: int, taken: int) -> None:
     items = (("step", size) for _ in itertools.count())
     assert len(_until_pause(items, 256)) == taken  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("size", "taken"), [(100, 512), (MIB // 4, 4), (100 * MIB, 1)])
+def test_a_pull_takes_no_more_after_a_megabyte(size: int, taken: int) -> None:
+    payload = bytes(size)
+    assert len(_some((1, payload) for _ in itertools.count())) == taken
 
 
 def test_what_arrived_before_a_pause_is_returned_at_once() -> None:
@@ -38,7 +46,8 @@ def test_a_connection_is_asked_for_a_megabyte_at_most() -> None:
         def now(self) -> Now:
             return Now(0, 0)
 
-    StreamedCall(Client(), Stream(), None, 1).read(256)  # type: ignore[arg-type]
+    decoder = LogDecoder(TransactionReader(lambda *_: None, 0, 0))  # type: ignore[arg-type, return-value]
+    StreamedCall(Client(), Stream(), decoder, 1).read(256)  # type: ignore[arg-type]
     assert asked == [MIB]
 
 

@@ -219,7 +219,7 @@ def test_the_request_for_rows_is_in_the_same_position_as_the_table_that_joined()
     before, now = Published(1, (table(),)), Published(2, (table(), table(2, "refunds")))
     start = START._replace(published=before.pack())
     watch = SchemaWatch(lambda: now, "publication shop", EVERY_TABLE, FOLDER, reads_new_tables=True)
-    log = LogSteps("slot", FlatPosition(start, 0), lambda record: True, None)
+    log = LogSteps("slot", FlatPosition(start, 0), lambda *_: True, None)
     log.merge = Following(start)  # type: ignore[assignment]
     log.looked(watch.look(log.position.published))
     (step,) = log.steps([(CaughtUp(10, 10), 1)])

@@ -231,7 +231,7 @@ def test_a_reader_that_begins_after_the_rows_releases_the_snapshot():
 
 
 def log_of(merge: Any) -> LogSteps:
-    log = LogSteps("slot", FlatPosition(Position(0, 0, "system"), 0), lambda record: True, None)
+    log = LogSteps("slot", FlatPosition(Position(0, 0, "system"), 0), lambda *_: True, None)
     log.merge = merge
     return log
 
