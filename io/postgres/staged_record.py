@@ -12,9 +12,10 @@ import msgspec
 
 from penstock.event.model import ChangeEvent
 from penstock.io.postgres.events import EventConverter
+from penstock.io.postgres.logged_rows import LoggedRows
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction, Table
 
-LOADER = f"{__name__}:event_of"
+LOADER, MESSAGE_LOADER = f"{__name__}:event_of", f"{__name__}:event_of_message"
 """See `penstock.io.staging.formatted_run`."""
 
 
@@ -56,6 +57,32 @@ def origin_of(record: LogRecord) -> tuple[Any, ...]:
         record.old_is_full,
         record.incremental,
     )
+
+
+class _Message(msgspec.Struct, array_like=True):
+    event_timestamp: int
+    transaction: LogTransaction
+    sequence: int
+    lsn: int
+    last: bool
+    payload: bytes
+
+
+def message_of(rows: LoggedRows, number: int) -> tuple[Any, ...]:
+    """Do the same for a row as the server has sent it."""
+    lsn, payload = rows.messages[number]
+    last = rows.has_last and number == len(rows) - 1
+    return rows.commit_timestamp, rows.transaction, rows.sequences[number], lsn, last, payload
+
+
+def event_of_message(shared: msgspec.Raw, origin: msgspec.Raw) -> ChangeEvent:
+    """Return the event of `message_of`."""
+    of = msgspec.msgpack.decode(shared, type=_Shared)
+    own = msgspec.msgpack.decode(origin, type=_Message)
+    message, tables = (own.lsn, own.payload), {own.payload[1:5]: of.table}
+    rows = LoggedRows(own.transaction, own.event_timestamp, tables, [message], [own.sequence], own.last)
+    (event,) = EventConverter("", of.database, of.stream)(rows[0])
+    return event
 
 
 def event_of(shared: msgspec.Raw, origin: msgspec.Raw) -> ChangeEvent:

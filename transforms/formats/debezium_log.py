@@ -87,6 +87,17 @@ class LogRecordFormat:
             self._last = table, found
         return None if found is None else found.records(record)
 
+    def values(
+        self, table: Table, rows: LoggedRows, start: int
+    ) -> tuple[str, list[bytes], list[bytes | None]]:
+        """Return the topic, the values and the keys of `rows[start:]`, all of one table.
+
+        They end before a row that has another number of records than one, or must be made from its event.
+        """
+        plan, keys = self._find(table), list[bytes | None]()
+        lines = [] if plan is None else plan.lines(rows, start, keys)
+        return plan.topic if plan is not None else "", [line[:-1] for line in lines], keys
+
     def runs(self, records: Sequence[LogRecord], times_us: list[int]) -> list[RecordRun]:
         """Return the values of the records of a batch as lines. A tombstone has no line.
 
@@ -150,7 +161,7 @@ class _LogTable:
     def __init__(
         self, format: DebeziumFormat, plan: DebeziumTable, source: Source, schema: TableSchema, table: Table
     ) -> None:
-        self._topic, self._tombstones = plan.topic, format.has_tombstones
+        self.topic, self._tombstones = plan.topic, format.has_tombstones
         self._ops = {kind: op for kind, op in _OPS.items() if op not in format.skipped}
         self._skipped = frozenset(_OPS) - frozenset(self._ops)
         rules = dict(key_rules(schema))
@@ -206,9 +217,9 @@ class _LogTable:
         lsn = record.lsn
         value = f'{{"before":{before},"after":{after}{first}{lsn}{second}{lsn}{third}{op}{last}'.encode()
         version, timestamp = version_of(record), record.event_timestamp
-        made = FormattedRecord(self._topic, key, value, timestamp, version)
+        made = FormattedRecord(self.topic, key, value, timestamp, version)
         if kind is ChangeKind.DELETE and self._tombstones:
-            return [made, FormattedRecord(self._topic, key, None, timestamp, version)]
+            return [made, FormattedRecord(self.topic, key, None, timestamp, version)]
         return [made]
 
     def lines(self, records: Sequence[LogRecord], start: int, keys: list[bytes | None] | None) -> list[bytes]:

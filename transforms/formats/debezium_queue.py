@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,15 +14,20 @@ import msgspec
 from penstock.event.model import Image, Source, event_id
 from penstock.event.replica import encode_version
 from penstock.event.sharding import shard_of, shard_of_row
+from penstock.io.change_streams.lazy_records import parts_of
+from penstock.io.postgres.decode import new_row
 from penstock.io.postgres.events import OPS, EventConverter
+from penstock.io.postgres.logged_rows import KINDS, LoggedRows
 from penstock.io.postgres.record import LogRecord, Row, Table
-from penstock.io.postgres.staged_record import LOADER, origin_of, shared_of
+from penstock.io.postgres.staged_record import LOADER, MESSAGE_LOADER, message_of, origin_of, shared_of
 from penstock.io.staging.blocks import BucketRun
 from penstock.io.staging.formatted_event import queue_records
 from penstock.io.staging.formatted_run import FormatBeforeCommit, encode_run, encoded_source
 from penstock.io.staging.roll_batches import bucket_of
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_log import LogRecordFormat
+
+_OPS = {first: str(OPS[kind]) for first, kind in KINDS.items()}
 
 
 class _Table(NamedTuple):
@@ -42,13 +48,14 @@ class _Shard:
         self.times_us: list[int] = []
         self._records: list[bytes] = []
         self._table: _Table | None = None
+        self._loader = ""
         self._entries: list[tuple[Any, ...]] = []
 
-    def add_entry(self, table: _Table, entry: tuple[Any, ...], time_us: int) -> None:
-        """Add a change that is formatted."""
-        if table is not self._table:
+    def add_entry(self, table: _Table, loader: str, entry: tuple[Any, ...], time_us: int) -> None:
+        """Add a change that is formatted. `loader`: makes the event of its origin."""
+        if table is not self._table or loader is not self._loader:
             self._end_run()
-            self._table = table
+            self._table, self._loader = table, loader
         self._entries.append(entry)
         self.times_us.append(time_us)
 
@@ -66,7 +73,7 @@ class _Shard:
     def _end_run(self) -> None:
         if self._table is not None and self._entries:
             table = self._table
-            self._records.append(encode_run(table.encoded_source, LOADER, table.shared, self._entries))
+            self._records.append(encode_run(table.encoded_source, self._loader, table.shared, self._entries))
             self._records += [b""] * (len(self._entries) - 1)
         self._table, self._entries = None, []
 
@@ -109,36 +116,88 @@ class LogQueueRecords:
             ValueError: a value does not have the form of its type.
             RowRefusedError: the format cannot express a change.
         """
-        shards: dict[int, _Shard] = {}
-        for record, time_us in zip(records, times_us, strict=True):
-            made = self._format.short(record)
-            # A change without records is of a kind that the format leaves out.
-            if made and record.table is not None:
-                table = self._find(record.table)
-                # Without a transaction the id needs the key.
-                needs_key = self._shards > 1 or record.transaction is None
-                key = table.key_of(record.new or record.old or ()) if needs_key else None
-                version = made[0].version
-                entry = (
-                    OPS[record.kind],
-                    event_id(version, key),
-                    encode_version(version),
-                    table.has_key,
-                    queue_records(made),
-                    "",
-                    origin_of(record),
-                )
-                shard = shard_of_row(table.source, key, self._shards)
-                shards.setdefault(shard, _Shard()).add_entry(table, entry, time_us)
-                continue
-            for event in self._convert(record):
-                encoded = self._encode_event(event)
-                shards.setdefault(shard_of(event, self._shards), _Shard()).add_record(encoded, time_us)
+        shards: dict[int, _Shard] = defaultdict(_Shard)
+        start = 0
+        for part in parts_of(records):
+            end = start + len(part)
+            if isinstance(part, LoggedRows):
+                self._add_rows(shards, part, times_us[start:end])
+            else:
+                for record, time_us in zip(part, times_us[start:end], strict=True):
+                    self._add(shards, record, time_us)
+            start = end
         runs = [
             BucketRun(bucket_of(shard, self._shards), staged.times_us, staged.records())
             for shard, staged in shards.items()
         ]
         return runs, [min(run.times_us) for run in runs]
+
+    def _add(self, shards: dict[int, _Shard], record: LogRecord, time_us: int) -> None:
+        made = self._format.short(record)
+        # A change without records is of a kind that the format leaves out.
+        if made and record.table is not None:
+            table = self._find(record.table)
+            # Without a transaction the id needs the key.
+            needs_key = self._shards > 1 or record.transaction is None
+            key = table.key_of(record.new or record.old or ()) if needs_key else None
+            version = made[0].version
+            entry = (
+                OPS[record.kind],
+                event_id(version, key),
+                encode_version(version),
+                table.has_key,
+                queue_records(made),
+                "",
+                origin_of(record),
+            )
+            shard = shard_of_row(table.source, key, self._shards)
+            shards[shard].add_entry(table, LOADER, entry, time_us)
+            return
+        for event in self._convert(record):
+            encoded = self._encode_event(event)
+            shards[shard_of(event, self._shards)].add_record(encoded, time_us)
+
+    def _add_rows(self, shards: dict[int, _Shard], part: LoggedRows, times_us: Sequence[int]) -> None:
+        """Do the same for rows that are not decoded."""
+        place = 0
+        for table, rows in part.by_table():
+            done = 0
+            # Invariant: `rows[:done]` is staged.
+            while done < len(rows):
+                staged = self._add_values(shards, table, rows, done, times_us[place])
+                if not staged:
+                    self._add(shards, rows[done], times_us[place])
+                done += max(1, staged)
+            place += len(rows)
+
+    def _add_values(
+        self, shards: dict[int, _Shard], table: Table, rows: LoggedRows, start: int, time_us: int
+    ) -> int:
+        """Stage rows of one table from `start` on that have one record each; return how many."""
+        topic, values, keys = self._format.values(table, rows, start)
+        if not values:
+            return 0
+        of, order, id_ = self._find(table), rows.transaction.commit_lsn, rows.transaction.id
+        # As `event_id` and `encode_version` write them: to call both for each row costs as much as the rest here.
+        before_id, before_version = f"{order}-{id_}-", f"{order:024d} {id_} "
+        timestamp_ms = max(0, rows.commit_timestamp // 1_000_000)
+        for number, (key, value) in enumerate(zip(keys, values, strict=True), start):
+            lsn, payload = rows.messages[number]
+            sequence = rows.sequences[number]
+            entry = (
+                _OPS[payload[0]],
+                f"{before_id}{lsn:020d}-{sequence}",
+                f"{before_version}{lsn:020d} {sequence:010d}",
+                of.has_key,
+                ((topic, key, value, timestamp_ms, ()),),
+                "",
+                message_of(rows, number),
+            )
+            shard = 0
+            if self._shards > 1:
+                shard = shard_of_row(of.source, of.key_of(new_row(payload) or ()), self._shards)
+            shards[shard].add_entry(of, MESSAGE_LOADER, entry, time_us)
+        return len(values)
 
     def _find(self, table: Table) -> _Table:
         # Neighbours share their table, and its hash walks all columns.

@@ -22,7 +22,7 @@ from penstock.io.staging.formatted_run import FormatBeforeCommit, decode_staged
 from penstock.io.staging.roll_batches import bucket_of
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_queue import LogQueueRecords
-from tests.golden.postgres.history import records
+from tests.golden.postgres.history import as_logged, records
 from tests.golden.postgres.test_debezium import OPTIONS
 from tests.golden.postgres.test_debezium_log import TABLE, Counted, any_rows
 
@@ -126,6 +126,23 @@ def test_a_change_has_the_same_records_without_an_event(new: Any, old: Any, lsn:
         )
         made = outcome(lambda record=record: by_records([(record, 5)], direct(format, shards), 1))
         assert made == outcome(lambda record=record: by_events([(record, 5)], format, shards))
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_rows_that_are_not_decoded_have_the_records_of_their_events(name: str, shards: int) -> None:
+    format = DebeziumFormat(name, **OPTIONS[name])
+    make = direct(format, shards, refuses=True)
+    for number, rows in enumerate(as_logged(records())):
+        some = [(record, number) for record in rows[:]]
+        runs, _ = make(rows, [number] * len(rows))
+        staged = {
+            run.bucket: list(
+                zip(run.times_us, [each for one in run.records for each in received(one)], strict=True)
+            )
+            for run in runs
+        }
+        assert staged == by_events(some, format, shards, refuses=True)
 
 
 def test_most_of_the_history_is_staged_without_events(monkeypatch: pytest.MonkeyPatch) -> None:

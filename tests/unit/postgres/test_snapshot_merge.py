@@ -6,6 +6,8 @@ import queue
 from types import SimpleNamespace
 from typing import Any
 
+from msgspec import structs
+
 from penstock.io.change_streams.flat import FlatPosition
 from penstock.io.change_streams.incremental.engine import Chunk
 from penstock.io.change_streams.incremental.options import SnapshotOptions, initial_request
@@ -18,6 +20,7 @@ from penstock.io.postgres.log_steps import LogSteps
 from penstock.io.postgres.position import Position, ReadView
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction
 from penstock.io.postgres.transactions import TransactionEnd
+from tests.golden.postgres.history import as_logged
 from tests.unit.postgres.test_snapshot_chunks import statement, table
 
 TABLE = table("a")
@@ -261,3 +264,44 @@ def test_each_record_is_a_step_of_its_own_while_rows_are_read() -> None:
     progress, _ = SnapshotProgress().receive(ExecuteSnapshot("1", ("public.t",)))
     merge, _ = merging(progress.resolved("1", ["public.t"])[0])
     assert len(log_of(merge).steps(transaction_of(20))) == 21
+
+
+def logged(records: list[LogRecord]) -> list[Any]:
+    (rows,) = as_logged(records)
+    return [(rows, rows.size), (TransactionEnd(108, 100), 1)]
+
+
+def changes_of(size: int, table_: Any = TABLE) -> list[LogRecord]:
+    return [item for item, _ in transaction_of(size, table_) if isinstance(item, LogRecord)]
+
+
+def test_rows_that_are_not_decoded_share_a_step_while_no_rows_are_read() -> None:
+    merge, _ = merging(SnapshotProgress())
+    steps, without = log_of(merge).steps(logged(changes_of(20))), log_of(None).steps(transaction_of(20))
+    assert [len(records) for _, records, _ in steps] == [1, 19, 0]
+    assert emitted(steps) == emitted(without)
+    assert steps[-1][2].position.recent == (7,)
+
+
+def test_rows_that_are_not_decoded_are_single_records_while_rows_are_read() -> None:
+    progress, _ = SnapshotProgress().receive(ExecuteSnapshot("1", ("public.t",)))
+    merge, _ = merging(progress.resolved("1", ["public.t"])[0])
+    assert len(log_of(merge).steps(logged(changes_of(20)))) == 21
+
+
+def test_a_signal_among_rows_that_are_not_decoded_is_noted() -> None:
+    other = structs.replace(TABLE, oid=TABLE.oid + 1, name="signals")
+    records = changes_of(20)
+    signal = ("1", "log", '{"message": "seen"}')
+    records[15] = structs.replace(records[15], table=other, new=signal)
+    merge, _ = merging(SnapshotProgress())
+    merge._options = SnapshotOptions(signal_table="public.signals")
+    noted: list[str] = []
+    note = merge.note
+    merge.note = lambda record, *where: noted.append(str(record.table)) or note(record, *where)  # type: ignore[method-assign, func-returns-value]
+    log_of(merge).steps(logged(records))
+    assert "public.signals" in noted
+
+
+def emitted(steps: Any) -> list[Any]:
+    return [record for _, records, _ in steps for record in records]
