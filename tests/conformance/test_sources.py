@@ -348,8 +348,9 @@ def test_counters_have_the_common_names(source: Adapter, monkeypatch: pytest.Mon
             return SimpleNamespace(update=lambda value: counted.update({LAG_MS: value >= 0}))
 
     monkeypatch.setattr("penstock.io.change_streams.read_fn.Metrics", Metrics)
-    # An earlier test of this process may have had refusals, whose end is reported once.
+    # An earlier test of this process may have had refusals. They are forgotten after a time, and their end is reported.
     monkeypatch.setattr("penstock.io.change_streams.metrics._LAST_REPORT.refused", False)
+    monkeypatch.setattr("penstock.io.change_streams.refusals._OF_PROCESS", set())
     end = source.fill()
     read(source, source.transform(end=end))
     assert source.namespace.startswith(NAMESPACE_PREFIX)

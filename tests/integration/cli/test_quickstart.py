@@ -76,6 +76,7 @@ def descendants(process: int) -> set[int]:
     return found - {process}
 
 
+@pytest.mark.long(seconds=28)
 def test_nothing_is_lost_doubled_or_out_of_order_and_each_step_says_what_to_type(
     start: Callable[[], Started],
 ) -> None:

@@ -58,6 +58,7 @@ def look_at_the_page(ui: Any) -> None:
     ui.kill()
 
 
+@pytest.mark.long(seconds=27)
 @pytest.mark.parametrize("emulator", ["simulated"], indirect=True)
 def test_a_job_elsewhere_is_looked_at_stopped_and_drained(
     start: Any, shop: Any, published: Any, penstock: list[str], tmp_path: Path

@@ -37,6 +37,7 @@ def orders_in(lines: list[dict[str, Any]]) -> list[int]:
     return sorted(int(line["keys"]["OrderId"]) for line in lines)
 
 
+@pytest.mark.long(seconds=36)
 def test_stopped_and_killed_runs_continue_without_loss_or_repeat(
     start: Any, shop: Any, published: Published, penstock: list[str], tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_read_without_an_end_continues_a_bounded_one_under_churn(
     assert second.committed
 
 
+@pytest.mark.long(seconds=20)
 @pytest.mark.slow(seconds=20)
 @pytest.mark.parametrize(
     ("parts", "dialect"),

@@ -47,6 +47,7 @@ def run(code: str, spark: Any, known: dict[str, Any], **replaced: str) -> dict[s
     return names
 
 
+@pytest.mark.long(seconds=27)
 def test_the_examples_of_the_page(spanner: SimulatedSpanner, spark: Any, tmp_path: Path) -> None:
     from google.auth.credentials import AnonymousCredentials
     from google.cloud.spanner import Client, KeySet

@@ -84,6 +84,7 @@ def writing(database: Any, *, hot: bool = False) -> Iterator[None]:
         thread.join(60)
 
 
+@pytest.mark.long(seconds=35)
 def test_planted_faults_in_delta_are_found_and_none_is_invented(spanner: Any, tmp_path: Path) -> None:
     parameters = dict(zip(("project", "instance", "database"), NAMES, strict=True)) | {"change_stream": "All"}
     parameters |= {"uri": f"{tmp_path}/lake/{{table}}", "signal_folder": str(tmp_path / "signals")}

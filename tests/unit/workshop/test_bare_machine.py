@@ -44,6 +44,7 @@ def run_suite(empty: Path, *options: str, **variables: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.long(seconds=15)
 @pytest.mark.parametrize(
     "options",
     [pytest.param((), id="alone", marks=pytest.mark.campaign), pytest.param(("-n", "2"), id="xdist")],
