@@ -78,14 +78,11 @@ class PartitionPrefetcher:
             # All positions of the bundle are known only now, and the pool needs them to recognize its parked readers.
             self.pool.begin(positions)
         # Partitions that are finished, or belong to another part of the frontier now.
-        for partition in self.running.keys() - positions.keys():
+        for partition in [each for each in self.running if each not in positions]:
             self._stop(partition)
         most = self.pool.limits.max_concurrent_partitions
         self._takes_turns = len(positions) > most
-        waiting = sorted(
-            (partition for partition in positions if partition not in self.running),
-            key=lambda partition: self.rank(partition, positions[partition]),
-        )
+        waiting = self.candidates(positions, most)
         if waiting:
             # Only as many turns end as partitions wait; the other streams stay open.
             self._end_turns(len(self.running) + len(waiting) - most)
@@ -96,6 +93,16 @@ class PartitionPrefetcher:
         # Set after the streams are resumed, so that these count as streams of the bundle's beginning (`is_awaited`).
         if begins:
             self.began = time.monotonic()
+
+    def candidates(self, positions: Mapping[Any, Any], most: int) -> list[Any]:
+        """Return the partitions that have no reader yet, the first ones first; at least so many that `most` have one.
+
+        All of them, if partitions take turns.
+        """
+        return sorted(
+            (partition for partition in positions if partition not in self.running),
+            key=lambda partition: self.rank(partition, positions[partition]),
+        )
 
     def take(self, timeout: float) -> Any:
         """Return a batch of the partition with the lowest watermark; None when none comes within `timeout` seconds.

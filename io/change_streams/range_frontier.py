@@ -114,9 +114,11 @@ class RangeFrontier:
 
     def without(self, numbers: Collection[int]) -> Self:
         """Return the frontier without some ranges."""
-        return self._with(
-            ranges={number: each for number, each in self.ranges.items() if number not in numbers}
-        )
+        # A copy, and not a new dictionary of the others: this runs for each range.
+        ranges = dict(self.ranges)
+        for number in numbers:
+            del ranges[number]
+        return self._with(ranges=ranges)
 
     def exhausted(self) -> Self:
         """Return the same frontier without remaining work."""

@@ -144,7 +144,7 @@ class SliceReader:
                     f"{self.stream}: the publication has no table {table!r}{did_you_mean(table, known)}; it has "
                     f"{', '.join(known) or 'none'}. Write the name with its schema, such as public.orders"
                 )
-            ((_, oid, identity, _, _, lists, _),) = state
+            ((_, oid, identity, _, _, lists, *_),) = state
             published = chunks.published_columns(client.rows(chunks.COLUMNS, (oid,)), lists)
             return client.describe_table(chunks.relation_of(oid, schema, name, identity, published), {})
 

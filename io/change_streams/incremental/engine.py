@@ -225,13 +225,9 @@ class SnapshotEngine:
 
     def finish_scanned(self) -> Notifications:
         """Finish the tables that others have read; return their reports. For an engine that has requested nothing."""
-        current = self.progress.current
-        reports: Notifications = ()
-        for scan in (current.tables or ()) if current is not None else ():
-            if scan.scanned and not scan.repairs:
-                self._tables.pop(scan.table, None)
-                self.progress, ended = self.progress.finished(scan.table, ScanStatus.SUCCEEDED)
-                reports += ended
+        self.progress, reports = self.progress.finished_by_scan()
+        # The engine has requested nothing, so it knows no more of its tables than the progress does.
+        self._tables = {}
         self._open_tables()
         return reports
 

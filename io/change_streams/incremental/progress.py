@@ -18,7 +18,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.io.change_streams.frontier import Scan
 from penstock.io.change_streams.incremental.notifications import Notification, NotificationType, ScanStatus
@@ -64,6 +64,11 @@ class TableScan:
     repairs: tuple[tuple[str, ...], ...] = ()
     estimate: int = 0
 
+    @property
+    def is_read(self) -> bool:
+        """Whether nothing remains to be read."""
+        return self.scanned and not self.repairs
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -84,6 +89,22 @@ class Snapshot:
 
     def notification(self, type_: NotificationType, **more: Any) -> Notification:
         return Notification(type_, self.id, self.kind, self.names, **more)
+
+
+class ScanResult(NamedTuple):
+    """What other readers have read of a table: `rows` rows.
+
+    `unread`: rows remain, those that satisfy `condition` or, without one, all: they are read again.
+    """
+
+    rows: int
+    unread: bool = False
+    condition: str = ""
+
+    def applied(self, scan: TableScan) -> TableScan:
+        """Return the scan of the table afterwards."""
+        condition = self.condition if self.unread else scan.condition
+        return replace(scan, rows=scan.rows + self.rows, scanned=not self.unread, condition=condition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,20 +270,16 @@ class SnapshotProgress:
         """Return the progress after the last chunk of a table."""
         return self._with_scan(table, lambda scan: replace(scan, scanned=True))
 
-    def read_by_scan(self, table: str, rows: int, *, unread: bool, condition: str) -> SnapshotProgress:
-        """Return the progress after `rows` rows of a table were emitted by other readers, in no order.
-
-        `unread`: rows remain, those that satisfy `condition` or, without one, all: they are read again.
-        """
-        return self._with_scan(
-            table,
-            lambda scan: replace(
-                scan,
-                rows=scan.rows + rows,
-                scanned=not unread,
-                condition=condition if unread else scan.condition,
-            ),
+    def read_by_scan(self, results: Mapping[str, ScanResult]) -> SnapshotProgress:
+        """Return the progress after other readers have emitted rows of tables, in no order."""
+        current = self.current
+        if current is None or current.tables is None:
+            return self
+        tables = tuple(
+            scan if (result := results.get(scan.table)) is None else result.applied(scan)
+            for scan in current.tables
         )
+        return replace(self, snapshots=(replace(current, tables=tables), *self.snapshots[1:]))
 
     def restarted(self, table: str) -> SnapshotProgress:
         """Return the progress with a table at its beginning."""
@@ -291,7 +308,27 @@ class SnapshotProgress:
         if current is None or current.tables is None or scan is None:
             return self, ()
         rest = replace(current, tables=tuple(each for each in current.tables if each.table != table))
-        reports = [_scan_ended(rest, scan, status, problem)]
+        return self._with_rest(rest, [_scan_ended(rest, scan, status, problem)])
+
+    def finished_by_scan(self) -> tuple[SnapshotProgress, Notifications]:
+        """Return the progress without the tables that other readers have read to their end."""
+        current = self.current
+        if current is None or current.tables is None:
+            return self, ()
+        names, reports, nameless = list(current.names), [], replace(current, tables=())
+        for scan in current.tables:
+            if scan.is_read:
+                names.remove(scan.table)
+                # All at once: a progress for each table would take time with the square of their number.
+                report = _scan_ended(nameless, scan, ScanStatus.SUCCEEDED)
+                reports.append(replace(report, tables=tuple(names)))
+        rest = replace(current, tables=tuple(scan for scan in current.tables if not scan.is_read))
+        return self._with_rest(rest, reports) if reports else (self, ())
+
+    def _with_rest(
+        self, rest: Snapshot, reports: list[Notification]
+    ) -> tuple[SnapshotProgress, Notifications]:
+        """Return the progress with the rest of the current snapshot, and its report if that is empty."""
         if rest.tables:
             return self._with_snapshots((rest, *self.snapshots[1:])), tuple(reports)
         reports.append(rest.notification(NotificationType.COMPLETED))

@@ -34,6 +34,10 @@ _GAP_SECONDS = 0.02
 _OLDEST_WITH_GENERATED = 180_000
 
 
+States = dict[str, tuple[Any, ...]]
+"""Rows of `chunks.STATE` without the name, by the name."""
+
+
 class _OpenTable(NamedTuple):
     """A locked table. `snapshot`: of its transaction. The rest: see `ChunkStatement`."""
 
@@ -56,12 +60,15 @@ class ChunkReader:
         *,
         stopped: Callable[[], bool],
         in_order: bool = False,
+        held_states: dict[tuple[str, str], States] | None = None,
     ) -> None:
         """`selection`: the tables whose changes are read. `held`: what chunks of an initial snapshot read.
         `stopped`: whether to end a wait. `in_order`: rows of blocks come in the order of the blocks.
+        `held_states`: what readers know of the tables in held snapshots, by slot and snapshot; they share it.
         """
         self._stream, self._selection, self._held, self._stopped = stream, selection, held, stopped
         self._client = Client(stream, connection, lock_timeout_ms=LOCK_TIMEOUT_MS, in_order=in_order)
+        self._held_states = {} if held_states is None else held_states
 
     def visible(self) -> VisibleTransactions:
         """Return which transactions are visible now."""
@@ -134,7 +141,7 @@ class ChunkReader:
         schema, _, name = request.table.partition(".")
 
         def read() -> Chunk:
-            with self._transaction() as at:
+            with self._transaction(request.table) as at:
                 return self._read_in_transaction(request, schema, name, at)
 
         return self._when_unlocked(read)
@@ -153,16 +160,22 @@ class ChunkReader:
                 was_locked = True
 
     @contextmanager
-    def _transaction(self) -> Iterator[str]:
+    def _transaction(self, table: str = "") -> Iterator[str]:
         """Run statements in one snapshot: the one that is held, whose name is yielded, or a new one.
+
+        `table`: it is locked first against changes of its definition.
 
         They end with a commit, which lets the server flush what it has logged while it read; see `FLUSH_AT_COMMIT`.
         """
         at = self._held.name
-        self._client.run(chunks.BEGIN)
+        statements: list[sql.Composable] = [sql.SQL(chunks.BEGIN)]
+        if at:
+            statements.append(take_snapshot(at))
+        if table:
+            statements.append(sql.SQL("lock table {} in access share mode").format(_identifier(table)))
         try:
-            if at:
-                self._client.run(take_snapshot(at))
+            # One request: each one takes time, also of this process.
+            self._client.run(sql.SQL("; ").join(statements))
             yield at
         except BaseException:
             self._client.run("rollback")
@@ -205,11 +218,7 @@ class ChunkReader:
         return Chunk(request, found, visible.sees, position, is_last, statement.restarted)
 
     def _open(self, schema: str, name: str, at: str) -> _OpenTable:
-        """Lock a table against changes of its definition, in a transaction of the snapshot `at`, and describe it."""
-        lock = sql.SQL("lock table {}.{} in access share mode").format(
-            sql.Identifier(schema), sql.Identifier(name)
-        )
-        self._client.run(lock)
+        """Describe a table that is locked, in a transaction of the snapshot `at`."""
         snapshot, oid, identity, kind, file, lists, filters = self._state(schema, name)
         if at and self._client.rows(chunks.REWRITTEN, {"table": oid}):
             raise ChangeStreamError(
@@ -227,7 +236,7 @@ class ChunkReader:
         schema, _, table = name.partition(".")
 
         def read() -> Copied:
-            with self._transaction() as at:
+            with self._transaction(name) as at:
                 opened = self._open(schema, table, at)
                 statement = chunks.rows_in_blocks(opened.table, opened.kind, opened.conditions, start, end)
                 return Copied(opened.table, *self._client.copied_lines(statement))
@@ -235,27 +244,47 @@ class ChunkReader:
         return self._when_unlocked(read)
 
     def blocks(self, names: Sequence[str]) -> tuple[tuple[str, int, bool], ...]:
-        """Return the number of blocks of tables, at least 1, and whether each has a key, in the order of `names`."""
+        """Return the number of blocks of tables and whether each has a key, in the order of `names`.
 
-        def read() -> list[tuple[Any, ...]]:
+        A table without blocks has no row. One whose rows the snapshot of the transaction cannot have has one block: its
+        read finds that.
+        """
+
+        def read() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
             with self._transaction():
-                return self._client.rows(chunks.BLOCKS, {"tables": list(names)})
+                sizes = self._client.rows(chunks.BLOCKS, {"tables": list(names)})
+                # Asked after the sizes: a file that is not new now was not new when it was empty.
+                empty = [name for name, blocks, _ in sizes if not blocks]
+                return sizes, self._client.rows(chunks.REWRITTEN_OF_SEVERAL, {"tables": empty})
 
-        found = {name: (name, blocks, has_key) for name, blocks, has_key in self._when_unlocked(read)}
+        sizes, rewritten = self._when_unlocked(read)
+        at_least = dict.fromkeys((name for (name,) in rewritten), 1)
+        found = {name: (name, max(blocks, at_least.get(name, 0)), has_key) for name, blocks, has_key in sizes}
         # The engine finds a table that was dropped a moment ago, and says so.
         return tuple(found.get(name, (name, 1, True)) for name in names)
 
     def _state(self, schema: str, name: str) -> tuple[Any, ...]:
-        """Return the row of `chunks.STATE`."""
-        state = self._client.rows(
-            chunks.STATE, {"publications": list(self._stream.publications), "schema": schema, "table": name}
-        )
-        if not state:
+        """Return the row of `chunks.STATE`, without the name."""
+        state = self._states(schema, name).get(f"{schema}.{name}")
+        if state is None:
             raise TableGoneError(
                 f"{self._stream}: {schema}.{name} is not in the publication any more. Add it again with ALTER "
                 "PUBLICATION, or request a snapshot without it"
             )
-        return state[0]
+        return state
+
+    def _states(self, schema: str, name: str) -> States:
+        at = self._held.name
+        if at and (held := self._held_states.get((self._stream.slot, at))) is not None:
+            return held
+        parameters = {"publications": list(self._stream.publications), "schema": schema, "table": name}
+        # What a publication has is one list, so one table costs the server as much as all. In a held snapshot they are
+        # asked for once: it is what the tables were then.
+        rows = self._client.rows(chunks.STATES if at else chunks.STATE, parameters)
+        found = {of: tuple(state) for *state, of in rows}
+        if at:
+            self._held_states[self._stream.slot, at] = found
+        return found
 
     def _table(self, oid: int, schema: str, name: str, identity: str, lists: Sequence[Any]) -> Table:
         columns = self._client.rows(chunks.COLUMNS, (oid,))
@@ -266,3 +295,8 @@ class ChunkReader:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _identifier(name: str) -> sql.Identifier:
+    schema, _, table = name.partition(".")
+    return sql.Identifier(schema, table)

@@ -31,17 +31,21 @@ from penstock.io.postgres.record import Row, Table
 
 BEGIN = "begin isolation level repeatable read read only"
 # Column lists and row filters are read through JSON, because PostgreSQL 14 has neither and would refuse the query.
-STATE = """
+_STATES = """
 select pg_current_snapshot()::text, relation.oid::int8, relation.relreplident::text, relation.relkind::text,
        pg_relation_filenode(relation.oid)::int8,
-       jsonb_agg(to_jsonb(published) -> 'attnames'), jsonb_agg(to_jsonb(published) -> 'rowfilter')
+       jsonb_agg(to_jsonb(published) -> 'attnames'), jsonb_agg(to_jsonb(published) -> 'rowfilter'),
+       namespace.nspname || '.' || relation.relname
 from pg_class relation join pg_namespace namespace on namespace.oid = relation.relnamespace
 join pg_publication_tables published on published.schemaname = namespace.nspname
      and published.tablename = relation.relname and published.pubname = any(%(publications)s)
-where namespace.nspname = %(schema)s and relation.relname = %(table)s
-group by relation.oid, relation.relreplident, relation.relkind
+where {where}
+group by namespace.nspname, relation.relname, relation.oid, relation.relreplident, relation.relkind
 """
-"""The snapshot of the transaction, the table, and what the publications send of it: columns and conditions."""
+STATE = _STATES.format(where="namespace.nspname = %(schema)s and relation.relname = %(table)s")
+"""The snapshot of the transaction, the table, what the publications send of it (columns and conditions), its name."""
+STATES = _STATES.format(where="true")
+"""The same for all published tables."""
 
 COLUMNS = """
 select attribute.attname, attribute.atttypid::int8, attribute.atttypmod, attribute.attgenerated <> '',
@@ -54,9 +58,9 @@ where attribute.attrelid = %s and attribute.attnum > 0 and not attribute.attisdr
 order by attribute.attnum
 """
 REWRITTEN = """
-select from pg_class relation where relation.relfilenode <> 0
-and (relation.oid = %(table)s or relation.oid in (select relid from pg_partition_tree(%(table)s::oid::regclass)))
-and relation.relfilenode <> pg_relation_filenode(relation.oid) limit 1
+select from (select %(table)s::oid union select relid from pg_partition_tree(%(table)s::oid::regclass)) part (oid)
+join pg_class relation on relation.oid = part.oid
+where relation.relfilenode <> 0 and relation.relfilenode <> pg_relation_filenode(relation.oid) limit 1
 """
 """Files of a table that are newer than the transaction's snapshot. An older snapshot sees nothing in them.
 
@@ -87,15 +91,25 @@ order by published.schemaname, published.tablename
 
 BLOCKS = f"""
 select namespace.nspname || '.' || relation.relname,
-       greatest(max(pg_relation_size(coalesce(leaf.relid, relation.oid))) / current_setting('block_size')::int8, 1),
+       coalesce(max(pg_relation_size(coalesce(leaf.relid, relation.oid))), 0) / current_setting('block_size')::int8,
        exists (select from pg_index index where {KEY_INDEX})
 from pg_class relation join pg_namespace namespace on namespace.oid = relation.relnamespace
 left join lateral pg_partition_tree(relation.oid) leaf on relation.relkind = 'p' and leaf.isleaf
 where namespace.nspname || '.' || relation.relname = any(%(tables)s)
 group by relation.oid, namespace.nspname, relation.relname
 """
-"""The number of blocks of tables, at least 1, and whether each has a key. Of a partitioned table it is the largest
-number of a partition: a range of blocks means these blocks of every partition."""
+"""The number of blocks of tables, and whether each has a key. Of a partitioned table it is the largest number of a
+partition: a range of blocks means these blocks of every partition."""
+
+REWRITTEN_OF_SEVERAL = """
+select distinct namespace.nspname || '.' || relation.relname
+from pg_class relation join pg_namespace namespace on namespace.oid = relation.relnamespace
+cross join lateral (select relation.oid union select relid from pg_partition_tree(relation.oid)) part (oid)
+join pg_class file on file.oid = part.oid
+where namespace.nspname || '.' || relation.relname = any(%(tables)s)
+and file.relfilenode <> 0 and file.relfilenode <> pg_relation_filenode(file.oid)
+"""
+"""The tables of which `REWRITTEN` finds a file."""
 
 _encode = msgspec.json.Encoder().encode
 

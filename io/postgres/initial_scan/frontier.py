@@ -27,7 +27,7 @@ from typing import Any, ClassVar, NamedTuple
 from penstock.errors import LineageError
 from penstock.io.change_streams.flat import FlatFrontier
 from penstock.io.change_streams.frontier import Scan
-from penstock.io.change_streams.incremental.progress import INITIAL, SnapshotProgress
+from penstock.io.change_streams.incremental.progress import INITIAL, ScanResult, SnapshotProgress
 from penstock.io.change_streams.range_frontier import RangeFrontier, RangeRead
 from penstock.io.postgres.position import Position, ReadView
 
@@ -248,15 +248,19 @@ class ScanFrontier(RangeFrontier):
 
     def _after_scan(self, slot: str, position: Position) -> Position:
         """Return the position of a slot whose tables are read, except for those that the engine has to read."""
-        progress, emitted = position.snapshots, self._emitted()
-        for number, table in enumerate(self.tables):
-            if table.slot != slot:
-                continue
-            lost = [each for each in self.lost if each.table == number]
-            condition = "" if table.has_key else " or ".join(map(_condition, lost))
-            progress = progress.read_by_scan(
-                table.name, emitted.get(number, 0), unread=bool(lost), condition=condition
+        emitted, lost = self._emitted(), dict[int, list[BlockRange]]()
+        for each in self.lost:
+            lost.setdefault(each.table, []).append(each)
+        results = {
+            table.name: ScanResult(
+                emitted.get(number, 0),
+                number in lost,
+                "" if table.has_key else " or ".join(map(_condition, lost.get(number, ()))),
             )
+            for number, table in enumerate(self.tables)
+            if table.slot == slot
+        }
+        progress = position.snapshots.read_by_scan(results)
         # Without a name the view says that no more rows are read at it. The server still has to release it.
         view = self.views[slot].view._replace(name="")
         return position._replace(snapshots=progress, initial=view, blocks=())

@@ -56,8 +56,10 @@ class ScanKind(StreamKind):
         settings = self._fn._settings
         shards = {shard.slot: shard for shard in element.shards}
 
+        states: dict[Any, Any] = {}
+
         def make(slot: str, view: Any) -> ClosableReader:
-            return HeldBlockReader(shards[slot], settings, view.view)
+            return HeldBlockReader(shards[slot], settings, view.view, states)
 
         options = settings.snapshots
         signals = {

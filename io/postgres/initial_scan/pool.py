@@ -10,11 +10,12 @@ from typing import Protocol
 
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.partition_pool import PartitionPool
+from penstock.io.change_streams.partition_prefetch import PartitionPrefetcher
 from penstock.io.change_streams.partition_stream import PartitionStream
-from penstock.io.change_streams.range_prefetch import RangePrefetcher
+from penstock.io.change_streams.range_prefetch import RangePositions, RangePrefetcher
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.settings import Limits
-from penstock.io.postgres.initial_scan.frontier import ScanFrontier, ScanView
+from penstock.io.postgres.initial_scan.frontier import BlockRange, ScanFrontier, ScanView
 from penstock.io.postgres.initial_scan.signals import SignalPosition, SignalSource, SignalStream
 from penstock.io.postgres.initial_scan.stream import BlockReader, BlockStream, RangePosition
 
@@ -35,7 +36,7 @@ MakeReader = Callable[[str, ScanView], ClosableReader]
 
 
 class ScanPool(PartitionPool):
-    """The readers of one scan in one process. Connections outlive a range, and end with the last open range."""
+    """The readers of one scan in one process. Connections end when no range is open and no bundle runs."""
 
     prefetcher_type = RangePrefetcher
 
@@ -53,21 +54,26 @@ class ScanPool(PartitionPool):
         super().__init__(_REFUSALS, backoff, replace(limits, max_concurrent_partitions=threads))
         self._make_reader, self._chunk_rows = make_reader, chunk_rows
         self._lock = threading.Lock()
-        self._borrowed = 0
+        self._users = 0
+        """Open ranges and running bundles."""
         self._idle: list[tuple[str, ScanView, ClosableReader]] = []
 
     def positions(self, frontier: ScanFrontier) -> Mapping[int, RangePosition | SignalPosition]:
         tables, views = frontier.tables, frontier.views
         # Below the numbers of ranges, so that signals come first.
         signals = {
-            -1 - number: SignalPosition(slot, progress, views[slot].watermark)
-            for number, (slot, progress) in enumerate(sorted(frontier.progress.items()))
-            if slot in self._signals
+            -1 - number: SignalPosition(slot, frontier.progress[slot], views[slot].watermark)
+            for number, slot in enumerate(sorted(self._signals))
+            if slot in frontier.progress
         }
-        return signals | {
-            number: RangePosition(each, tables[each.table], views[tables[each.table].slot])
-            for number, each in frontier.ranges.items()
-        }
+
+        def position(each: BlockRange | SignalPosition) -> RangePosition | SignalPosition:
+            if isinstance(each, SignalPosition):
+                return each
+            table = tables[each.table]
+            return RangePosition(each, table, views[table.slot])
+
+        return RangePositions({**signals, **frontier.ranges} if signals else frontier.ranges, position)
 
     def make_stream(
         self, partition: int, position: RangePosition | SignalPosition, share_bytes: int
@@ -75,6 +81,16 @@ class ScanPool(PartitionPool):
         if isinstance(position, SignalPosition):
             return SignalStream(position, self._signals[position.slot])
         return BlockStream(partition, position, self._borrow, self._chunk_rows)
+
+    @contextmanager
+    def prefetching(self, frontier: ScanFrontier) -> Iterator[PartitionPrefetcher]:
+        with self._lock:
+            self._users += 1
+        try:
+            with super().prefetching(frontier) as prefetcher:
+                yield prefetcher
+        finally:
+            self._returned(None)
 
     @contextmanager
     def _borrow(self, slot: str, view: ScanView) -> Iterator[BlockReader]:
@@ -90,7 +106,7 @@ class ScanPool(PartitionPool):
 
     def _taken(self, slot: str, view: ScanView) -> ClosableReader | None:
         with self._lock:
-            self._borrowed += 1
+            self._users += 1
             for number, (of_slot, at, reader) in enumerate(self._idle):
                 if (of_slot, at) == (slot, view):
                     del self._idle[number]
@@ -106,8 +122,8 @@ class ScanPool(PartitionPool):
 
     def _returned(self, idle: tuple[str, ScanView, ClosableReader] | None) -> None:
         with self._lock:
-            self._borrowed -= 1
+            self._users -= 1
             self._idle += [] if idle is None else [idle]
-            ended, self._idle = (self._idle, []) if not self._borrowed else ([], self._idle)
+            ended, self._idle = (self._idle, []) if not self._users else ([], self._idle)
         for _, _, reader in ended:
             reader.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import ChangeStreamError
-from penstock.io.postgres.incremental.chunk_reader import ChunkReader
+from penstock.io.postgres.incremental.chunk_reader import ChunkReader, States
 from penstock.io.postgres.incremental.held_read_view import HeldReadView
 from penstock.io.postgres.initial_scan.stream import Copied, ViewLostError
 from penstock.io.postgres.position import ReadView
@@ -16,8 +16,14 @@ from penstock.io.postgres.source import ChangeStream, PostgresSettings
 class HeldBlockReader:
     """Reads the tables of one slot. While it is open, the server keeps the snapshot."""
 
-    def __init__(self, stream: ChangeStream, settings: PostgresSettings, view: ReadView) -> None:
-        """Raises as `BlockReader` does."""
+    def __init__(
+        self,
+        stream: ChangeStream,
+        settings: PostgresSettings,
+        view: ReadView,
+        states: dict[tuple[str, str], States],
+    ) -> None:
+        """`states`: see `ChunkReader`. Raises as `BlockReader` does."""
         # `Settings` is shared by all sources, and declares another type of connection.
         connection: Any = settings.connection
         self._stream, self._view = stream, view
@@ -36,6 +42,7 @@ class HeldBlockReader:
             self._held,
             stopped=lambda: self._stopped(),
             in_order=True,
+            held_states=states,
         )
 
     def read_blocks(self, table: str, start: int, end: int, stopped: Callable[[], bool]) -> Copied:

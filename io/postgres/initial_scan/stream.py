@@ -75,8 +75,8 @@ class BlockStream(PartitionStream):
     """Reads one range. A mark is the step: rows up to a block, or the end of the range."""
 
     lineage = frozenset({RangeRead, RangeLost})
-    # One step has thousands of rows.
-    max_in_batch = max_in_claim = 1
+    # One step has thousands of rows. The last one and the end of its range come in one batch.
+    max_in_batch, max_in_claim = 2, 1
 
     def __init__(self, number: int, at: RangePosition, borrow: Borrow, chunk_rows: int) -> None:
         """`chunk_rows`: about how many rows a chunk has."""
@@ -87,11 +87,16 @@ class BlockStream(PartitionStream):
 
     def read(self, reading: Reading) -> Iterator[Sequence[PendingStep]]:
         _, table, view = self._first
+        last: list[PendingStep] = []
         try:
             with self._borrow(table.slot, view) as reader:
                 reading.opened(self)
                 while self._rest.start < self._rest.end and not reading.stopped:
-                    yield [self._chunk(reader, reading)]
+                    chunk = self._chunk(reader, reading)
+                    if self._rest.start < self._rest.end:
+                        yield [chunk]
+                    elif self._rest.rows:
+                        last = [chunk]
         except (UnreachableError, LockedError):
             raise
         except ChangeStreamError as error:
@@ -104,7 +109,8 @@ class BlockStream(PartitionStream):
             yield [(0, None, RangeLost(self._number, isinstance(error, ViewLostError)))]
             return
         if not reading.stopped:
-            yield [(0, None, RangeRead(self._number))]
+            # Together, because most ranges have one chunk if there are many tables.
+            yield [*last, (0, None, RangeRead(self._number))]
 
     def _chunk(self, reader: BlockReader, reading: Reading) -> PendingStep:
         """Return the next rows. Invariant: `_rest` is the range without the rows that were returned."""

@@ -10,7 +10,7 @@ from penstock.errors import PositionLostError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.partition_pool import PartitionPool
 from penstock.io.change_streams.partition_prefetch import PartitionPrefetcher
-from penstock.io.change_streams.range_prefetch import RangePrefetcher
+from penstock.io.change_streams.range_prefetch import RangePositions, RangePrefetcher
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.stream_reader import StreamReader
@@ -61,7 +61,7 @@ class ScanPool(PartitionPool):
 
     def positions(self, frontier: ScanFrontier) -> Mapping[int, RangePosition]:
         snapshot = frontier.timestamp, frontier.tables, frontier.capture
-        return {number: RangePosition(each, *snapshot) for number, each in frontier.ranges.items()}
+        return RangePositions(frontier.ranges, lambda each: RangePosition(each, *snapshot))
 
     def make_stream(self, partition: int, position: RangePosition, share_bytes: int) -> RangeStream:
         return RangeStream(partition, position, self._openers, whole_ranges=self.whole_ranges)

@@ -15,8 +15,11 @@ import pytest
 
 from penstock.io.change_streams.incremental.signal_folder import write_signal
 from penstock.io.postgres.events import EventConverter
+from penstock.io.postgres.incremental.chunk_reader import ChunkReader
+from penstock.io.postgres.incremental.held_read_view import HeldReadView
 from penstock.io.postgres.initial_scan.frontier import ScanFrontier
 from penstock.io.postgres.record import ChangeKind
+from penstock.tables import EVERY_TABLE
 from penstock.transforms.formats.ydb import YdbFormat
 from tests.integration.postgres.conftest import Database
 from tests.integration.postgres.test_snapshots import SIGNALS, Snapshots, contents
@@ -142,6 +145,25 @@ def test_the_server_releases_the_snapshot_when_its_rows_are_in_a_checkpoint(orig
         lambda: reader.epochs.run(0.05) is None or not original.rows(HOLDERS.format(original.name)),
         "the server still holds the snapshot",
     )
+
+
+def test_a_table_without_rows_is_not_read_unless_its_rows_went_after_the_snapshot(original: Database) -> None:
+    source = original.source(snapshot="initial")
+    connection: Any = source._settings.connection
+    original.execute("create table rewritten (a int)", "insert into rewritten values (1)")
+    original.execute("alter publication changes add table rewritten")
+    held = HeldReadView(source.stream, connection, None)
+    held.begin(lambda: False)
+    reader = ChunkReader(source.stream, connection, EVERY_TABLE, held, stopped=lambda: False)
+    try:
+        original.execute("truncate rewritten")
+        blocks = reader.blocks(["public.rewritten", "public.signals", "public.t", "public.gone"])
+    finally:
+        held.release()
+        reader.close()
+    ((_, rewritten, _), (_, signals, _), (_, t, _), (_, gone, _)) = blocks
+    assert (rewritten, signals, gone) == (1, 0, 1)
+    assert t >= ROWS
 
 
 def scanning_with_signals(database: Database, folder: Path) -> Snapshots:

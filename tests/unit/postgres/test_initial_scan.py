@@ -15,6 +15,7 @@ from penstock.errors import ChangeStreamError, LineageError, UnavailableError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.flat import FlatPosition
 from penstock.io.change_streams.incremental.channels import Polled
+from penstock.io.change_streams.incremental.notifications import ScanStatus
 from penstock.io.change_streams.incremental.options import initial_request
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
 from penstock.io.change_streams.incremental.signals import PauseSnapshot, ResumeSnapshot, StopSnapshot
@@ -160,6 +161,18 @@ def test_ranges_cover_all_blocks_and_are_few() -> None:
         own = [each for each in ranges if each.table == number]
         assert [each.start for each in own] == [0, *(each.end for each in own)][: len(own)]
         assert sum(each.end - each.start for each in own) == size
+
+
+def test_tables_without_blocks_have_no_range_and_are_finished() -> None:
+    scan = begun(planned({"public.t": 0, "public.u": 1, "public.v": 0}))
+    assert scan.ranges == {0: BlockRange(1, 0, 1)}
+    log = scan.apply(RangeRead(0)).settled()
+    progress, reports = Position(*log.positions["slot"].position).snapshots.finished_by_scan()
+    assert progress.snapshots == ()
+    assert [(report.table, report.status) for report in reports[:-1]] == [
+        (name, ScanStatus.EMPTY) for name in ("public.t", "public.u", "public.v")
+    ]
+    assert isinstance(begun(planned({"public.t": 0})).settled(), LogFrontier)
 
 
 def test_a_checkpoint_without_a_plan_has_the_same_bytes_as_before() -> None:
@@ -386,6 +399,12 @@ def test_connections_end_with_the_last_range_that_is_open() -> None:
     with pytest.raises(UnreachableError), pool._borrow("slot", view):
         raise UnreachableError("lost")
     assert made[2].closed == 1, "a broken connection is lent again"
+    with pool.prefetching(begun(planned({"public.t": 1}))):
+        for _ in range(2):
+            with pool._borrow("slot", view):
+                pass
+        assert [each.closed for each in made[3:]] == [0], "a bundle opens connections for each range"
+    assert made[3].closed == 1
 
 
 values = st.none() | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)

@@ -11,7 +11,7 @@ from msgspec import structs
 from penstock.io.change_streams.flat import FlatPosition
 from penstock.io.change_streams.incremental.engine import Chunk
 from penstock.io.change_streams.incremental.options import SnapshotOptions, initial_request
-from penstock.io.change_streams.incremental.progress import Snapshot, SnapshotProgress
+from penstock.io.change_streams.incremental.progress import ScanResult, Snapshot, SnapshotProgress
 from penstock.io.change_streams.incremental.signals import ExecuteSnapshot
 from penstock.io.change_streams.incremental.worker import Resolved
 from penstock.io.postgres.incremental.chunks import SnapshotRow
@@ -202,8 +202,7 @@ def test_a_snapshot_in_chunks_that_an_earlier_version_has_begun_continues_betwee
 
 def test_tables_that_were_read_in_ranges_are_finished_and_the_others_read_again():
     progress, _ = INITIAL.resolved("initial", ["public.t", "public.u"])
-    progress = progress.read_by_scan("public.t", 7, unread=False, condition="")
-    progress = progress.read_by_scan("public.u", 2, unread=True, condition="")
+    progress = progress.read_by_scan({"public.t": ScanResult(7), "public.u": ScanResult(2, unread=True)})
     merge, worker = merging(progress, initial=INITIAL_SNAPSHOT._replace(name=""))
     assert not merge.begin_scan(lambda: False)
     merge.advance(10, 10)

@@ -6,7 +6,7 @@ import json
 
 from penstock.io.change_streams.incremental.notifications import ScanStatus
 from penstock.io.change_streams.incremental.options import initial_request
-from penstock.io.change_streams.incremental.progress import SnapshotProgress
+from penstock.io.change_streams.incremental.progress import ScanResult, SnapshotProgress
 from penstock.io.change_streams.incremental.signals import (
     ExecuteSnapshot,
     PauseSnapshot,
@@ -40,6 +40,24 @@ def test_a_snapshot_reports_its_start_each_table_and_its_end():
     assert types(reports) == [("TABLE_SCAN_COMPLETED", "public.empty"), ("COMPLETED", "")]
     assert reports[0].status is ScanStatus.EMPTY
     assert progress == SnapshotProgress()
+
+
+def test_tables_that_others_have_read_are_finished_together_as_one_after_the_other():
+    progress = started("public.a", "public.b", "public.c", "public.d")
+    results = {
+        "public.a": ScanResult(3),
+        "public.b": ScanResult(2, unread=True, condition="id > 5"),
+        "public.d": ScanResult(0),
+    }
+    progress = progress.read_by_scan(results)
+    one_by_one, reports = progress, ()
+    for table in ("public.a", "public.d"):
+        one_by_one, more = one_by_one.finished(table, ScanStatus.SUCCEEDED)
+        reports += more
+    assert progress.finished_by_scan() == (one_by_one, reports)
+    kept = {scan.table: (scan.rows, scan.condition, scan.scanned) for scan in one_by_one.current.tables}
+    assert kept == {"public.b": (2, "id > 5", False), "public.c": (0, "", False)}
+    assert one_by_one.finished_by_scan() == (one_by_one, ())
 
 
 def test_the_condition_of_a_table_is_kept_with_its_scan():
