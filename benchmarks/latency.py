@@ -30,20 +30,16 @@ import argparse
 import json
 import multiprocessing
 import os
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from measure import Spread, Stopwatch, heading, machine, percentile, ratio, row
+from measure.live import PATIENCE_SECONDS, Watcher, running, wait_for
 
 from penstock.io.spanner.client import Client
 from penstock.io.spanner.decode import Decoder
@@ -65,7 +61,6 @@ WARM_RATE, WARM_FILES = 10.0, 5
 """Transactions per second until that many files are published."""
 SETTLE_SECONDS = 3.0
 """Seconds at the full rate before the measurement begins."""
-PATIENCE_SECONDS = 120.0
 WINDOW_NS = 200_000_000
 PERCENTS = (50, 95, 99)
 
@@ -205,69 +200,13 @@ def _stream(start: int) -> ChangeStream:
     return ChangeStream(PROJECT, INSTANCE, DATABASE, STREAM, start, None)
 
 
-# The watcher.
-
-
-class Watcher:
-    """Notes in a separate thread when each published file is first seen."""
-
-    def __init__(self, output: Path) -> None:
-        self._output = output
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._published: dict[int, int] = {}
-        self._parsed: set[str] = set()
-        self.seen: dict[str, int] = {}
-
-    def __enter__(self) -> Watcher:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(0.001):
-            now = time.time_ns()
-            for path in _visible(str(self._output), 3):
-                self.seen.setdefault(path, now)
-
-    def published(self) -> dict[int, int]:
-        """When each commit timestamp was first seen in a published file; both in nanoseconds.
-
-        Each file is read once: reading holds up the thread that watches.
-        """
-        for path, seen in sorted(self.seen.copy().items(), key=lambda each: each[1]):
-            if path not in self._parsed:
-                self._parsed.add(path)
-                for line in Path(path).read_bytes().splitlines():
-                    self._published.setdefault(parse_timestamp(json.loads(line)["commit_timestamp"]), seen)
-        return self._published
-
-
-def _visible(folder: str, depth: int) -> Iterator[str]:
-    """Return the paths `depth` levels below a folder, without names that begin with a dot."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [entry.path for entry in entries if not entry.name.startswith(".")]
-    except FileNotFoundError:
-        return
-    for path in found:
-        if depth == 1:
-            yield path
-        else:
-            yield from _visible(path, depth - 1)
-
-
 # A round.
 
 
-@contextmanager
-def pipeline(folder: Path, start: int, flags: list[str], phases: bool) -> Iterator[int]:
-    """Run `penstock run spanner-to-files` in a new session; yield its process id."""
+def settings(folder: Path, start: int) -> dict[str, str]:
+    """Return the parameters of the pipeline that writes to `folder`/output."""
     seconds, nanos = divmod(start, 1_000_000_000)
-    settings = {
+    return {
         "project": PROJECT,
         "instance": INSTANCE,
         "database": DATABASE,
@@ -276,38 +215,6 @@ def pipeline(folder: Path, start: int, flags: list[str], phases: bool) -> Iterat
         "start": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{nanos:09d}Z",
         "roll_seconds": "0",
     }
-    command = [str(Path(sys.executable).with_name("penstock")), "run", "spanner-to-files"]
-    command += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    command += ["--checkpoint-dir", str(folder / "checkpoint"), *flags]
-    environment = {**os.environ, **({TIMELINE: str(folder / "timeline")} if phases else {})}
-    with open(folder / "log", "wb") as log:
-        child = subprocess.Popen(
-            [*command, "--progress", "none"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=environment,
-        )
-    try:
-        yield child.pid
-        if child.poll() is not None:
-            raise SystemExit(
-                f"the pipeline ended with status {child.returncode}:\n{(folder / 'log').read_text()}"
-            )
-    finally:
-        _end(child)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Stop the pipeline as Ctrl-C does. If it does not stop, kill the first process group of its session."""
-    if child.poll() is None:
-        child.send_signal(signal.SIGINT)
-    try:
-        child.wait(60)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
 
 
 def one_round(
@@ -330,10 +237,15 @@ def one_round(
         seen_in, seen_out = spawn.Pipe(duplex=False)
         writer = spawn.Process(target=write, args=(pace, commits_out), daemon=True)
         consumer = spawn.Process(target=consume, args=(emulator.host, start, over, seen_out), daemon=True)
-        with pipeline(Path(name), start, flags, phases) as root, Watcher(Path(name) / "output") as watcher:
+        folder = Path(name)
+        variables = {TIMELINE: str(folder / "timeline")} if phases else {}
+        with (
+            running("spanner-to-files", folder, settings(folder, start), *flags, **variables) as root,
+            Watcher(folder / "output", lambda line: parse_timestamp(line["commit_timestamp"])) as watcher,
+        ):
             writer.start()
             consumer.start()
-            _wait_for(lambda: len(watcher.seen) >= WARM_FILES, "the first files")
+            wait_for(lambda: len(watcher.seen) >= WARM_FILES, "the first files")
             pace.value = rate
             time.sleep(settle_seconds)
             watch, beside, since = Stopwatch(root), Stopwatch(emulator.process_group), time.time_ns()
@@ -342,7 +254,7 @@ def one_round(
             pace.value = -1.0
             commits: list[tuple[int, int]] = _received(commits_in, "the writer")
             measured = [commit for commit, _ in commits if since <= commit < until]
-            _wait_for(lambda: set(measured) <= watcher.published().keys(), "the last files")
+            wait_for(lambda: set(measured) <= watcher.published().keys(), "the last files")
             over.set()
             theirs: dict[int, int] = _received(seen_in, "the bare consumer")
             ours = watcher.published()
@@ -402,14 +314,6 @@ class Timeline:
                 found.setdefault(name, []).append((at - before) / 1e9)
                 before = at
         return found
-
-
-def _wait_for(holds: Any, what: str) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        if time.monotonic() > end:
-            raise SystemExit(f"{what} did not come within {PATIENCE_SECONDS:g} s")
-        time.sleep(0.2)
 
 
 def _received(pipe: Any, who: str) -> Any:

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import psycopg
 from measure import Cost, ProgramStopwatch, Spread, heading, machine, row, tree
+from measure.live import memory
 
 from penstock_emulators.postgres import PostgresServer
 
@@ -54,7 +55,7 @@ def peak_memory(root: int) -> Iterator[list[int]]:
 
     def look() -> None:
         while not ended.wait(_LOOK_SECONDS):
-            peak[0] = max(peak[0], sum(map(_proportional_bytes, tree(root))))
+            peak[0] = max(peak[0], sum(map(memory, tree(root))))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
@@ -63,14 +64,6 @@ def peak_memory(root: int) -> Iterator[list[int]]:
     finally:
         ended.set()
         thread.join()
-
-
-def _proportional_bytes(process: int) -> int:
-    try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    except OSError:  # it has ended
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def make_database(server: PostgresServer, tables: int, changes: int) -> str:
