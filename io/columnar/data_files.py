@@ -14,11 +14,12 @@ import functools
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import msgspec
 
 from penstock.event.model import ChangeEvent, Column, Source, TableSchema
+from penstock.io.columnar.partitions import Partition
 from penstock.io.staging.batch import EventBlocks, StagedBatch
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import RecordBlockCoder
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
     from penstock.io.columnar.row_runs import TableRows
 
+_Result = TypeVar("_Result")
+
 SHARDS = 16
 """How many tasks write files at the same time. All events of a table are in one shard, so that its batch is one part of
 the table's order."""
@@ -52,7 +55,8 @@ class DataFile(msgspec.Struct, frozen=True, array_like=True):
     """A Parquet file of change rows of one table of the source, which a commit may add to a table.
 
     `table` is the table, `path` the path of the file: below the folder of the table, or whole. `columns` are the plain
-    columns of the file. `stats` are the statistics of its columns, in the words of the table's format.
+    columns of the file. `stats` are the statistics of its columns, in the words of the table's format. `partition` is
+    the partition of all its rows; None: they were not divided.
     """
 
     table: str
@@ -62,6 +66,7 @@ class DataFile(msgspec.Struct, frozen=True, array_like=True):
     records: int
     columns: tuple[Column, ...]
     stats: str
+    partition: Partition | None = None
 
     @property
     def schema(self) -> TableSchema:
@@ -72,7 +77,7 @@ class DataFile(msgspec.Struct, frozen=True, array_like=True):
 class PlannedFile(msgspec.Struct, frozen=True):
     """A data file that is about to be written. `rows` return its parts, with the columns `columns`, in any order.
 
-    `together` are the columns of all files of the table that are planned together.
+    `together` are the columns of all files of the table that are planned together. `partition`: see `DataFile`.
     """
 
     table: str
@@ -81,6 +86,7 @@ class PlannedFile(msgspec.Struct, frozen=True):
     columns: TableSchema
     rows: tuple[Callable[[], pa.Table], ...]
     together: tuple[TableSchema, ...] = ()
+    partition: Partition | None = None
 
 
 class DataFileTarget(EpochTarget, Protocol):
@@ -92,6 +98,13 @@ class DataFileTarget(EpochTarget, Protocol):
         """Return the files for events and rows of events; their names contain `stem`, which no other batch has.
 
         Asks no service.
+        """
+
+    def divided(self, planned: PlannedFile) -> list[PlannedFile]:
+        """Return a file for each partition of the table in place of a planned one; itself without partitions.
+
+        Raises:
+            TargetUnavailableError: the storage did not answer.
         """
 
     def write_file(self, planned: PlannedFile) -> DataFile:
@@ -204,7 +217,9 @@ class _WriteFilesFn(RollBatchesFn):
         from penstock.io.columnar.row_runs import divided
 
         events, rows = divided(blocks)
-        planned = self._target.plan_files(events, name.rpartition("/")[2], rows)
+        whole = self._target.plan_files(events, name.rpartition("/")[2], rows)
+        # Before the intent, which has the names of all files.
+        planned = [file for some in in_parallel(self._divided, whole) for file in some]
         intent = f"{name}{_INTENT}"
         store = self._stager.store
         store.create(intent, [msgspec.msgpack.encode([(each.table, each.name) for each in planned])])
@@ -214,10 +229,16 @@ class _WriteFilesFn(RollBatchesFn):
         files = in_parallel(self._write, planned)
         yield manifest(intent, files)
 
+    def _divided(self, planned: PlannedFile) -> list[PlannedFile]:
+        return self._repeated(functools.partial(self._target.divided, planned))
+
     def _write(self, planned: PlannedFile) -> DataFile:
+        return self._repeated(functools.partial(self._target.write_file, planned))
+
+    def _repeated(self, call: Callable[[], _Result]) -> _Result:
         # As in the driver: a storage that does not answer for a moment does not cost an epoch.
         return repeat_while_unavailable(
-            functools.partial(self._target.write_file, planned),
+            call,
             self._target.name,
             self._unavailable_seconds,
             time.monotonic,

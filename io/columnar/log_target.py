@@ -1,8 +1,8 @@
 """`LogFilesTarget`: what targets share whose change logs are data files that tasks have written. Needs pyarrow.
 
-A task writes a file with the columns of the table, which it has read some time before. The driver compares them with
-the columns at the commit, and commits the names of files that fit. It reads rows and writes them itself if the columns
-have changed in between, the table has partitions, or an earlier version of the sink has staged events.
+A task writes a file for each partition, with the columns of the table, which it has read some time before. The driver
+compares them with the table at the commit, and commits the names of files that fit. It reads rows and writes them
+itself if columns or partitions have changed in between, or if an earlier version of the sink has staged events.
 
 A format adds `LogFilesTarget` with `LogCommit`, and `TableFiles` for the files of a table.
 """
@@ -32,6 +32,7 @@ from penstock.io.columnar.arrow_rows import columns_of_arrow
 from penstock.io.columnar.data_files import DataFile, PlannedFile, files_of
 from penstock.io.columnar.log_shape import LogShape, fits, fitted, shape_after, source_columns
 from penstock.io.columnar.one_schema import with_one_schema
+from penstock.io.columnar.partitions import MANY_FILES, Partition, warn_of_many_files
 from penstock.io.columnar.replica import (
     TableEvents,
     check_source,
@@ -73,6 +74,15 @@ class TableFiles(ABC):
     def path(self, name: str) -> str:
         """Return the path of a file from its name, which is unique."""
         return name
+
+    @property
+    @abstractmethod
+    def is_partitioned(self) -> bool:
+        """Whether a file has rows of one partition."""
+
+    @abstractmethod
+    def divided(self, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
+        """Return change rows by their partitions, each as its file has them; None: only the driver can write them."""
 
     @abstractmethod
     def content(self, rows: pa.Table) -> tuple[bytes, str]:
@@ -130,7 +140,7 @@ class LogCommit(TableCommit):
     def takes(self, file: DataFile) -> bool:
         """Return whether a file with the columns of the table may be added as it is.
 
-        It may not if the table has partitions or rules.
+        It may not if the table has rules, or partitions by which the file was not divided.
         """
 
     @abstractmethod
@@ -154,8 +164,11 @@ class LogFilesTarget(EpochTableTarget):
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> LogCommit: ...
 
     @abstractmethod
-    def _files(self, name: str, table: Any) -> TableFiles:
-        """Return the files of a table that `_open` returned; it may be None unless `_creates_in_tasks`."""
+    def _files(self, name: str, table: Any, source: Source | None = None) -> TableFiles:
+        """Return the files of a table that `_open` returned.
+
+        It may be None unless `_creates_in_tasks`. `source`: the table of the source, for new files.
+        """
 
     def _identity(self, name: str) -> Hashable:
         """Return what tells a table from all other ones that this process may write."""
@@ -195,6 +208,27 @@ class LogFilesTarget(EpochTableTarget):
             )
         return [msgspec.structs.replace(each, together=tuple(together[each.table])) for each in planned]
 
+    def divided(self, planned: PlannedFile) -> list[PlannedFile]:
+        table, source = planned.table, planned.source
+        with self.errors(table):
+            known = self._known_table(planned, planned.columns)
+            if not known.files.is_partitioned:
+                return [planned]
+            parts = known.files.divided(self._with_columns(known.columns, table, source, _rows_of(planned)))
+        if parts is None:
+            return [planned]
+        stem = planned.name.removesuffix(".parquet")
+        return [
+            msgspec.structs.replace(
+                planned,
+                name=f"{stem}-{number}.parquet",
+                columns=columns_of_arrow(rows.schema),
+                rows=(partial(_itself, rows),),
+                partition=partition,
+            )
+            for number, (partition, rows) in enumerate(parts)
+        ]
+
     def write_file(self, planned: PlannedFile) -> DataFile:
         table, source = planned.table, planned.source
         with self.errors(table):
@@ -206,7 +240,9 @@ class LogFilesTarget(EpochTableTarget):
             folder.create(path, [content])
             folder.sync([path])
         columns = columns_of_arrow(rows.schema).columns
-        return DataFile(table, source, path, len(content), rows.num_rows, columns, statistics)
+        return DataFile(
+            table, source, path, len(content), rows.num_rows, columns, statistics, planned.partition
+        )
 
     def delete_unnamed(self, files: Collection[tuple[str, str]]) -> None:
         for table in sorted({table for table, _ in files}):
@@ -269,6 +305,7 @@ class LogFilesTarget(EpochTableTarget):
         # Created from the first epoch's columns: no table of a source is known before its first event.
         if table is None:
             table = self._created(log.table, columns, log.source)
+        self._check_partitions(log.table, table, log.source)
         for _ in range(_MAX_ALTERED):
             commit = self._begin(table, log.table, delivery)
             # Before anything is read: a repeated epoch costs only the metadata.
@@ -289,7 +326,7 @@ class LogFilesTarget(EpochTableTarget):
             SchemaChangedError: the types of a column have no common one.
         """
         new = shape_after(name, NO_COLUMNS, columns, source, self._policies(source))
-        return self._create(name, source_columns(new.columns))
+        return self._create(name, source_columns(new.columns), source)
 
     def _commit(self, commit: LogCommit, log: _TableLog, shape: LogShape) -> Sequence[DataFile]:
         files = [part.file for part in log.parts if part.file is not None]
@@ -298,6 +335,8 @@ class LogFilesTarget(EpochTableTarget):
         fitting = [each for each in files if fits(each.schema, shape.columns) and commit.takes(each)]
         if len(fitting) == len(log.parts):
             commit.add_files(files)
+            if len(files) > MANY_FILES:
+                warn_of_many_files(log.table)
             return files
         rows = [
             fitted(part.rows(folder), shape.columns, left_out, log.source)
@@ -320,9 +359,10 @@ class LogFilesTarget(EpochTableTarget):
         table = self._open(name)
         if table is None and self._creates_in_tasks:
             table = self._created_for(planned)
+        files = self._files(name, table, planned.source)
         if table is None:
-            return _Known(self._files(name, None), NO_COLUMNS, now)
-        found = _known[identity] = _Known(self._files(name, table), self._columns(table), now)
+            return _Known(files, NO_COLUMNS, now)
+        found = _known[identity] = _Known(files, self._columns(table), now)
         return found
 
     def _created_for(self, planned: PlannedFile) -> Any:
@@ -357,7 +397,12 @@ def _check_files(table: str, folder: Folder, files: Sequence[DataFile]) -> None:
 
 
 def _read(file: DataFile, folder: Folder) -> pa.Table:
-    return pyarrow.parquet.read_table(io.BytesIO(folder.read(file.path)))
+    rows = pyarrow.parquet.read_table(io.BytesIO(folder.read(file.path)))
+    # A format may leave the columns of the partition out of the file.
+    for name, value in (file.partition.values if file.partition else {}).items():
+        if name not in rows.column_names and (value is None or isinstance(value, str)):
+            rows = rows.append_column(name, pa.array([value] * rows.num_rows, pa.string()))
+    return rows
 
 
 def _planned_rows(planned: PlannedFile, folder: Folder) -> pa.Table:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, get_args
 
 from penstock.errors import UsageError
 from penstock.event.schema_policies import Abilities
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging.options import SchemaChangeOptions, StagingOptions, TombstoneOptions
-from penstock.options import options
+from penstock.options import Accepts, options
 
 ParquetCompression = Literal["zstd", "snappy", "gzip", "none"]
 AvroCompression = Literal["deflate", "none"]
@@ -41,6 +41,10 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
     roll_seconds: float = 10
     """Time, in seconds of processing time, for which events are collected before a commit; 0: one commit for each
     epoch."""
+    partition_by: Annotated[Sequence[str], Accepts(example="orders=day(created_at)")] = ()
+    """Columns by which tables are partitioned that the sink creates: region, or day(created_at) for the day of a time
+    in UTC (year, month, day, hour). Repeat it for several columns, and for some tables, as in orders=region; all
+    entries that fit count. In the mode log: op, and a unit of timestamp. A table that exists keeps its own."""
     on_refused_table: RefusedTables = "stop"
     """What happens when the target refuses a table for good (its columns do not fit, access is denied, it is no table
     of the sink): stop fails the pipeline after all other tables of the epoch; park keeps the changes of the table in

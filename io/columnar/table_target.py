@@ -23,6 +23,7 @@ from penstock.event.schema_policies import ChangePolicies, Entries, policies_of
 from penstock.io.columnar.data_files import files_of
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.one_schema import with_one_schema
+from penstock.io.columnar.partitions import PartitionField, check_own, fields_of, partition_entries
 from penstock.io.columnar.preview import rows_of_event
 from penstock.io.columnar.replica import (
     TableEvents,
@@ -86,6 +87,7 @@ class EpochTableTarget(ABC):
     tombstone_seconds: float
     selection: TableSelection
     mark_seconds: float | None
+    partition_by: Sequence[str]
     _keys: SnapshotKeys
     _written: set[WrittenTable]
 
@@ -112,11 +114,39 @@ class EpochTableTarget(ABC):
         """Return the table with its newest snapshot; None if there is none."""
 
     @abstractmethod
-    def _create(self, name: str, columns: TableSchema) -> Any:
-        """Create an empty table, unless there is one now, and return it.
+    def _create(self, name: str, columns: TableSchema, source: Source) -> Any:
+        """Create an empty table for a table of the source, unless there is one now, and return it.
 
         It has no entry in its ledger, so a crash after it repeats nothing.
+
+        Raises:
+            UsageError: `partition_by` does not fit its columns.
         """
+
+    @abstractmethod
+    def _partitions(self, table: Any) -> tuple[PartitionField, ...]:
+        """Return by what an open table is partitioned."""
+
+    def _partitions_of_new(self, source: Source) -> tuple[PartitionField, ...]:
+        """Return by what a table is partitioned that the sink creates."""
+        return fields_of(partition_entries(self.partition_by, self.mode), source)
+
+    def _check_partitions(self, name: str, table: Any, source: Source) -> None:
+        """Check that an open table has the partitions that `partition_by` asks for, if it asks for some."""
+        if wanted := self._partitions_of_new(source):
+            check_own(name, self._partitions(table), wanted)
+
+    def _check_partitions_of_one(self) -> None:
+        """Check the partitions before the start, if the name of the table and the entries fit every source.
+
+        Raises:
+            UsageError: the table exists and has others.
+        """
+        entries = partition_entries(self.partition_by, self.mode)
+        if "{" in self.pattern or any(entry.pattern for entry in entries):
+            return
+        if entries and (table := self._open(self.pattern)) is not None:
+            check_own(self.pattern, self._partitions(table), [entry.field for entry in entries])
 
     @abstractmethod
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> TableCommit:
@@ -219,7 +249,8 @@ class EpochTableTarget(ABC):
         if table is None:
             events = TableEvents(epochs.source, epochs.events)
             created = with_one_schema(name, events, NO_COLUMNS, self._policies(epochs.source))
-            table = self._create(name, created.schema)
+            table = self._create(name, created.schema, epochs.source)
+        self._check_partitions(name, table, epochs.source)
         commit = self._begin(table, name, delivery)
         # Before anything is read: a repeated epoch costs only the metadata.
         ledger = commit.ledger()

@@ -27,6 +27,7 @@ from penstock.io.columnar.log_target import LogCommit
 from penstock.io.columnar.replica import schema_change
 from penstock.io.columnar.table_rows import DELETED, KEY, TIMESTAMP, VALID_TO, VERSION, StoredRow
 from penstock.io.delta.marks import complete_entry, user_metadata
+from penstock.io.delta.partitions import are_plain, fields_of_table, with_units
 from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry
 
@@ -138,7 +139,9 @@ class DeltaCommit(LogCommit):
 
         shape = table_schema_of(self.table)
         for part in QueryBuilder().register("t", self.table).execute("select * from t"):
-            yield rows_of_arrow(pa.Table.from_batches([pa.record_batch(part)]).cast(shape))
+            # A query has partition columns at the end.
+            rows = pa.Table.from_batches([pa.record_batch(part)]).select(shape.names)
+            yield rows_of_arrow(rows.cast(shape))
 
     def rows_with(self, keys: list[str]) -> list[StoredRow]:
         return self._load(f"{KEY} in", keys)
@@ -176,23 +179,46 @@ class DeltaCommit(LogCommit):
         )
 
     def takes(self, file: DataFile) -> bool:
-        return is_plain(self.table)
+        names = list(file.partition.values) if file.partition else []
+        return is_plain(self.table) and names == self.table.metadata().partition_columns
+
+    def divisible(self, rows: pa.Table) -> pa.Table:
+        """Return rows with the columns of the sink by which the table is partitioned."""
+        return with_units(rows, fields_of_table(self.table))
 
     def append(self, rows: pa.Table) -> None:
         """Append rows, of which a table in another mode than *log* has no key. Tombstones stay."""
         from deltalake import write_deltalake
 
         write_deltalake(
-            self.table, rows, mode="append", schema_mode="merge", commit_properties=self.properties()
+            self.table,
+            self.divisible(rows),
+            mode="append",
+            schema_mode="merge",
+            commit_properties=self.properties(),
         )
 
     def add_files(self, files: Sequence[DataFile]) -> None:
         from deltalake.transaction import AddAction
 
         now_ms = time.time_ns() // 1_000_000
-        added = [AddAction(each.path, each.length, {}, now_ms, True, each.stats) for each in files]
+        added = [
+            AddAction(
+                each.path,
+                each.length,
+                each.partition.values if each.partition else {},
+                now_ms,
+                True,
+                each.stats,
+            )
+            for each in files
+        ]
         self.table.create_write_transaction(
-            added, "append", self.table.schema(), commit_properties=self.properties()
+            added,
+            "append",
+            self.table.schema(),
+            partition_by=self.table.metadata().partition_columns,
+            commit_properties=self.properties(),
         )
 
     def rewrite(self, rows: pa.Table) -> None:
@@ -207,6 +233,7 @@ class DeltaCommit(LogCommit):
             rows,
             mode="overwrite",
             schema_mode="overwrite",
+            partition_by=self.table.metadata().partition_columns,
             commit_properties=CommitProperties(max_commit_retries=0),
         )
         self.table.update_incremental()
@@ -251,7 +278,7 @@ class DeltaCommit(LogCommit):
 
     def _merge(self, rows: pa.Table, change: SchemaChange, on: str, properties: Any) -> Any:
         return self.table.merge(
-            rows,
+            self.divisible(rows),
             predicate=on,
             source_alias="s",
             target_alias="t",
@@ -268,7 +295,9 @@ def is_plain(table: Any) -> bool:
     plain = protocol.min_writer_version <= _PLAIN_WRITER or (
         protocol.min_writer_version == WRITER_WITH_FEATURES and features <= _PLAIN_FEATURES
     )
-    return plain and not table.metadata().partition_columns and _INVARIANTS not in table.schema().to_json()
+    # delta-rs knows how values of other types are written in the log.
+    divisible = are_plain(table_schema_of(table), table.metadata().partition_columns)
+    return plain and divisible and _INVARIANTS not in table.schema().to_json()
 
 
 def _removed(changes: TableChanges, forgotten: int | None) -> str:
@@ -290,7 +319,8 @@ def _read(delta: Any, where: str = "true") -> Any:
 
     # A query, and not `to_pyarrow_dataset`, which reads no tables with timestamps without a time zone.
     found = QueryBuilder().register("t", delta).execute(f"select * from t where {where}")
-    return pa.table(found).cast(table_schema_of(delta))
+    shape = table_schema_of(delta)
+    return pa.table(found).select(shape.names).cast(shape)
 
 
 def table_schema_of(delta: Any) -> pa.Schema:

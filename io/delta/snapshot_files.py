@@ -20,6 +20,7 @@ from penstock.io.columnar.positions import NO_ROWS, Positions
 from penstock.io.columnar.upkeep import FileSize
 from penstock.io.delta.deletion_vectors import rows_in
 from penstock.io.delta.folder import DeltaFolder
+from penstock.io.delta.partitions import constants
 from penstock.io.delta.table_log import AddedFile, files_at
 from penstock.object_stores.store import in_parallel
 
@@ -92,7 +93,7 @@ class SnapshotFiles:
                 "sink cannot look for rows. Set the property delta.enableDeletionVectors of the table to false"
             )
         with self.folder.opened(unquote(file.path)) as stream:
-            yield _DeltaFile(file.path, stream, self._shape)
+            yield _DeltaFile(file, stream, self._shape)
 
     @cached_property
     def _shape(self) -> pa.Schema:
@@ -100,18 +101,22 @@ class SnapshotFiles:
 
 
 class _DeltaFile(OpenFile):
-    def __init__(self, path: str, stream: Any, shape: pa.Schema) -> None:
-        self._shape = shape
-        super().__init__(path, stream)
+    def __init__(self, file: AddedFile, stream: Any, shape: pa.Schema) -> None:
+        self._shape, self._partition = shape, file.partition_values
+        super().__init__(file.path, stream)
 
     def _own_names(self, shape: pa.Schema) -> Mapping[str, str]:
-        return {name: name for name in shape.names}
+        return {name: name for name in (*shape.names, *self._partition)}
 
     def _table_schema(self) -> pa.Schema:
         return self._shape
 
     def _read(self, number: int, own: Sequence[str] | None = None) -> pa.Table:
-        rows = super()._read(number, own)
+        stored = None if own is None else [name for name in own if name not in self._partition]
+        rows = super()._read(number, stored)
+        for name, column in constants(self._partition, self._shape, self.size(number)).items():
+            if name not in rows.column_names and (own is None or name in own):
+                rows = rows.append_column(name, column)
         types = {field.name: field.type for field in self._shape}
         # delta-rs writes files with views of texts, which pyarrow neither compares nor takes from.
         wanted = pa.schema([field.with_type(types.get(field.name, field.type)) for field in rows.schema])

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from penstock.datasets import Dataset
-from penstock.event.model import TableSchema
+from penstock.event.model import Source, TableSchema
 from penstock.event.schema_policies import Entries
 from penstock.folders import check_creatable
 from penstock.io.columnar.arrow_rows import columns_of_arrow, new_table_schema
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.log_target import LogFilesTarget
+from penstock.io.columnar.partitions import PartitionField, check_columns
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.delta.commit import DeltaCommit, table_schema_of
 from penstock.io.delta.errors import DeltaTargetError, errors_of
 from penstock.io.delta.files import DeltaFiles
 from penstock.io.delta.folder import folder_of, is_local
 from penstock.io.delta.marks import complete_entry, user_metadata
+from penstock.io.delta.partitions import column_of, fields_of_table, with_units
 from penstock.io.delta.snapshot_files import SnapshotFiles
 from penstock.io.delta.vector_commit import VectorCommit, has_vectors
 from penstock.io.staging.complete_marks import Mark
@@ -50,6 +52,7 @@ class DeltaTarget(LogFilesTarget):
     mark_seconds: float | None = None
     selection: TableSelection = EVERY_TABLE
     deletion_vectors: bool = False
+    partition_by: Sequence[str] = ()
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
     _written: set[WrittenTable] = field(default_factory=set, init=False, repr=False, compare=False)
 
@@ -63,6 +66,7 @@ class DeltaTarget(LogFilesTarget):
         Raises:
             TargetUnavailableError: the storage does not answer.
             DeltaTargetError: it denies access, there is no such bucket, or the folder cannot be made.
+            UsageError: the one table has other partitions than `partition_by` asks for.
         """
         # A local folder can be checked before delta-rs is asked.
         if is_local(self.uri):
@@ -75,6 +79,7 @@ class DeltaTarget(LogFilesTarget):
         uri = _PLACEHOLDER.sub("penstock", self.uri)
         with errors_of(uri):
             self._open(uri)
+            self._check_partitions_of_one()
 
     @property
     def pattern(self) -> str:
@@ -96,16 +101,31 @@ class DeltaTarget(LogFilesTarget):
         except TableNotFoundError:
             return None
 
-    def _create(self, uri: str, columns: TableSchema) -> Any:
+    def _create(self, uri: str, columns: TableSchema, source: Source) -> Any:
         from deltalake import DeltaTable
 
-        # `ignore`: another driver may create it at the same moment.
-        shape = new_table_schema(columns, self.mode)
-        DeltaTable.create(uri, shape, mode="ignore", storage_options=dict(self.storage_options))
+        shape, fields = new_table_schema(columns, self.mode), self._partitions_of_new(source)
+        check_columns(uri, fields, columns_of_arrow(shape))
+        DeltaTable.create(
+            uri,
+            with_units(shape.empty_table(), fields).schema,
+            # Another driver may create it at the same moment.
+            mode="ignore",
+            partition_by=[column_of(field) for field in fields],
+            storage_options=dict(self.storage_options),
+        )
         return self._open(uri)
 
-    def _files(self, name: str, table: Any) -> DeltaFiles:
-        return DeltaFiles(folder_of(name, self.storage_options))
+    def _partitions(self, table: Any) -> tuple[PartitionField, ...]:
+        return fields_of_table(table)
+
+    def _files(self, name: str, table: Any, source: Source | None = None) -> DeltaFiles:
+        fields: Sequence[PartitionField] = ()
+        if table is not None:
+            fields = fields_of_table(table)
+        elif source is not None:
+            fields = self._partitions_of_new(source)
+        return DeltaFiles(folder_of(name, self.storage_options), fields)
 
     def _columns(self, table: Any) -> TableSchema:
         return columns_of_arrow(table_schema_of(table))

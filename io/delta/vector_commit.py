@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +21,10 @@ import pyarrow.parquet
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.schema_changes import SchemaChange
 from penstock.io.columnar.parquet import parquet_file
+from penstock.io.columnar.partitions import MANY_FILES, warn_of_many_files
 from penstock.io.columnar.positions import NO_ROWS, Positions, joined
 from penstock.io.columnar.row_commit import RowCommit
-from penstock.io.columnar.upkeep import GROUP_ROWS, files_to_rewrite, rows_of_new_files
+from penstock.io.columnar.upkeep import GROUP_ROWS, FileSize, files_to_rewrite, rows_of_new_files
 from penstock.io.delta.commit import (
     WRITER_WITH_FEATURES,
     CommitEntries,
@@ -31,6 +33,7 @@ from penstock.io.delta.commit import (
     table_schema_of,
 )
 from penstock.io.delta.deletion_vectors import Vector, new_id, vectors_of
+from penstock.io.delta.partitions import Values, by_partition
 from penstock.io.delta.snapshot_files import SnapshotFiles
 from penstock.io.delta.statistics import statistics_of
 from penstock.io.delta.table_log import Action, AddedFile, RemovedFile, encoded, entry_name
@@ -99,7 +102,7 @@ class VectorCommit(RowCommit, DeltaCommit):
 
         write_deltalake(
             self.table,
-            rows,
+            self.divisible(rows),
             mode="append",
             schema_mode="merge",
             # A search for rows has a row group of each file in memory.
@@ -117,8 +120,13 @@ class VectorCommit(RowCommit, DeltaCommit):
         if alters:
             self.add_columns(rows.schema)
         actions = _ledger_of(entries)
-        if rows.num_rows:
-            actions.append(Action(add=self._new_file([rows], rows.schema, data_change=True)))
+        parts = by_partition(self.divisible(rows), self.table.metadata().partition_columns)
+        if len(parts) > MANY_FILES:
+            warn_of_many_files(self.name)
+        actions += [
+            Action(add=self._new_file(values, [part], part.schema, data_change=True))
+            for values, part in parts
+        ]
         actions += self._removals(removed)
         if removed:
             actions += self._protocol()
@@ -140,13 +148,15 @@ class VectorCommit(RowCommit, DeltaCommit):
         for path, vector in zip(kept, vectors, strict=True):
             yield Action(add=_with_vector(stored[path], vector, self.files.rows(stored[path])))
 
-    def _new_file(self, groups: Iterable[pa.Table], shape: pa.Schema, *, data_change: bool) -> AddedFile:
+    def _new_file(
+        self, values: Values, groups: Iterable[pa.Table], shape: pa.Schema, *, data_change: bool
+    ) -> AddedFile:
         content = parquet_file(groups, shape, row_group_size=GROUP_ROWS)
         name = f"part-{uuid.uuid4()}.zstd.parquet"
         self.files.folder.create(name, [content])
         self.files.folder.sync([name])
         stats = statistics_of(pyarrow.parquet.read_metadata(pa.BufferReader(content)), shape)
-        return AddedFile(name, {}, len(content), _now_ms(), data_change, stats)
+        return AddedFile(name, values, len(content), _now_ms(), data_change, stats)
 
     def _protocol(self) -> Iterator[Action]:
         """Yield what a table without the property or the feature needs before its first vector."""
@@ -208,20 +218,28 @@ class VectorCommit(RowCommit, DeltaCommit):
         chosen = self._to_rewrite()
         if not chosen:
             return
-        now_ms, shape = _now_ms(), table_schema_of(self.table)
+        now_ms, values = _now_ms(), chosen[0].partition_values
+        shape = pa.schema(each for each in table_schema_of(self.table) if each.name not in values)
         sizes = [self.files.size(each) for each in chosen]
         added = [
-            Action(add=self._new_file(groups, shape, data_change=False))
+            Action(
+                add=self._new_file(
+                    values, (each.select(shape.names) for each in groups), shape, data_change=False
+                )
+            )
             for groups in rows_of_new_files(self.files, chosen, sizes)
         ]
         removed = [Action(remove=RemovedFile.of(each, now_ms, data_change=False)) for each in chosen]
         self._commit("OPTIMIZE", [*added, *removed], None)
 
     def _to_rewrite(self) -> list[AddedFile]:
+        """Return the files to write again, which have one partition; none if there is nothing to do."""
         files = {each.path: each for each in self.files.stored}
-        return [
-            files[each.path] for each in files_to_rewrite([self.files.size(file) for file in files.values()])
-        ]
+        partitions: dict[tuple[Any, ...], list[FileSize]] = defaultdict(list)
+        for file in files.values():
+            partitions[tuple(sorted(file.partition_values.items()))].append(self.files.size(file))
+        chosen = next(filter(None, map(files_to_rewrite, partitions.values())), [])
+        return [files[each.path] for each in chosen]
 
 
 def _ledger_of(entries: CommitEntries) -> list[Action]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.extras import require_extra
 from penstock.io.columnar.options import ABILITIES
+from penstock.io.columnar.partitions import partition_entries
 from penstock.io.columnar.publish_tables import publish_tables, rows_of
 from penstock.io.columnar.replica import check_arguments
 from penstock.io.columnar.write_checked import WriteCheckedRows
@@ -63,6 +64,7 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
         if self.mode == "log" and is_local(uri) and not uri.startswith("file://"):
             uri = os.path.abspath(uri)
         self.check_vectors()
+        partition_entries(self.partition_by, self.mode)
         check_arguments("uri", uri, self.mode, self.schema_changes, ABILITIES, "a Delta table")
         target = DeltaTarget(
             uri,
@@ -72,6 +74,7 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
             self.tombstone_seconds,
             self.mark_seconds,
             deletion_vectors=self.deletion_vectors,
+            partition_by=tuple(self.partition_by),
         )
         publish = publish_tables(target, options=self, max_parked_bytes=self.parked_bytes)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))

@@ -14,8 +14,13 @@ import pyarrow as pa
 
 from penstock.io.columnar.log_target import Folder, TableFiles
 from penstock.io.columnar.parquet import parquet_file
+from penstock.io.columnar.partitions import Partition
 from penstock.io.iceberg.field_ids import with_field_ids
+from penstock.io.iceberg.partitions import by_partition
 from penstock.io.iceberg.statistics import statistics_of
+
+_PLAIN = (bool, int, str, bytes, type(None))
+"""Values of a partition that the manifest of a batch can hold."""
 
 _CODEC = "write.parquet.compression-codec"
 
@@ -48,6 +53,15 @@ class IcebergFiles(TableFiles):
     def path(self, name: str) -> str:
         location: str = self.table.location_provider().new_data_location(name)
         return location
+
+    @property
+    def is_partitioned(self) -> bool:
+        return not self.table.spec().is_unpartitioned()
+
+    def divided(self, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
+        parts = by_partition(rows, self.table.schema(), self.table.spec())
+        values = (value for partition, _ in parts for value in partition.values.values())
+        return parts if all(isinstance(value, _PLAIN) for value in values) else None
 
     def content(self, rows: pa.Table) -> tuple[bytes, str]:
         schema, properties = self.table.schema(), self.table.properties

@@ -14,6 +14,7 @@ import pyarrow.parquet
 
 from penstock.io.columnar.data_files import DataFile
 from penstock.io.iceberg.field_ids import field_ids
+from penstock.io.iceberg.partitions import record_of
 
 
 class FileStatistics(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ def statistics_in(file: DataFile) -> FileStatistics:
 
 
 def entry_of(file: DataFile, spec_id: int) -> Any:
-    """Return a data file as an entry of a manifest. `spec_id` is the number of the partition spec without fields."""
+    """Return a data file as an entry of a manifest. `spec_id` is the number of the partition spec of the table."""
     from pyiceberg.manifest import DataFile as Entry
     from pyiceberg.manifest import DataFileContent, FileFormat
     from pyiceberg.typedef import Record
@@ -77,7 +78,7 @@ def entry_of(file: DataFile, spec_id: int) -> Any:
         content=DataFileContent.DATA,
         file_path=file.path,
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=Record() if file.partition is None else record_of(file.partition),
         record_count=file.records,
         file_size_in_bytes=file.length,
         sort_order_id=None,

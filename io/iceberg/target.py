@@ -35,6 +35,12 @@ from penstock.io.columnar.data_files import DataFile
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.log_shape import LogShape
 from penstock.io.columnar.log_target import LogCommit, LogFilesTarget
+from penstock.io.columnar.partitions import (
+    MANY_FILES,
+    PartitionField,
+    check_columns,
+    warn_of_many_files,
+)
 from penstock.io.columnar.positions import NO_POSITIONS, Positions
 from penstock.io.columnar.replica import schema_change
 from penstock.io.columnar.row_commit import RowCommit
@@ -43,9 +49,10 @@ from penstock.io.columnar.upkeep import GROUP_ROWS
 from penstock.io.iceberg.errors import IcebergTargetError, classify_error, not_configured
 from penstock.io.iceberg.field_ids import field_ids, with_field_ids
 from penstock.io.iceberg.files import IcebergFiles
+from penstock.io.iceberg.partitions import by_partition, fields_of_table, record_of, schema_and_spec
 from penstock.io.iceberg.snapshot_files import SnapshotFiles
 from penstock.io.iceberg.statistics import entry_of, statistics_in
-from penstock.io.iceberg.upkeep import entries_to_rewrite, rewritten
+from penstock.io.iceberg.upkeep import entries_to_rewrite, new_file, rewritten
 from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
@@ -107,6 +114,7 @@ class IcebergTarget(LogFilesTarget):
     tombstone_seconds: float = TombstoneOptions.tombstone_seconds
     mark_seconds: float | None = None
     selection: TableSelection = EVERY_TABLE
+    partition_by: Sequence[str] = ()
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
     _written: set[WrittenTable] = field(default_factory=set, init=False, repr=False, compare=False)
 
@@ -120,6 +128,7 @@ class IcebergTarget(LogFilesTarget):
         Raises:
             TargetUnavailableError: it does not answer.
             IcebergTargetError: it denies access, or is not configured, or the warehouse cannot be made.
+            UsageError: the one table has other partitions than `partition_by` asks for.
         """
         errors: list[Exception] = []
         # Both are tried, so that a person sees all problems at once.
@@ -142,6 +151,7 @@ class IcebergTarget(LogFilesTarget):
     def _check_catalog(self) -> None:
         with _errors(self.name):
             self._load_catalog().list_namespaces()
+            self._check_partitions_of_one()
 
     @property
     def pattern(self) -> str:
@@ -171,12 +181,17 @@ class IcebergTarget(LogFilesTarget):
         except NoSuchTableError:
             return None
 
-    def _create(self, name: str, columns: TableSchema) -> Any:
+    def _create(self, name: str, columns: TableSchema, source: Source) -> Any:
+        shape, fields = new_table_schema(columns, self.mode), self._partitions_of_new(source)
+        check_columns(name, fields, columns_of_arrow(shape))
+        schema, spec = schema_and_spec(shape, fields)
         catalog = self._load_catalog()
         with _creating:
             catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
-        shape = new_table_schema(columns, self.mode)
-        return _as_written_here(catalog.create_table_if_not_exists(name, schema=shape))
+        return _as_written_here(catalog.create_table_if_not_exists(name, schema=schema, partition_spec=spec))
+
+    def _partitions(self, table: Any) -> tuple[PartitionField, ...]:
+        return fields_of_table(table)
 
     def _mark(self, table: Any, mark: Mark) -> None:
         # No property is set twice: a catalogue does not compare properties when it commits, so a driver that was paused
@@ -192,7 +207,7 @@ class IcebergTarget(LogFilesTarget):
         files = SnapshotFiles(table)
         return _Commit(table, name, delivery, self.schema_changes, self.tombstone_seconds, files=files)
 
-    def _files(self, name: str, table: Any) -> IcebergFiles:
+    def _files(self, name: str, table: Any, source: Source | None = None) -> IcebergFiles:
         return IcebergFiles.of(table)
 
     def _identity(self, name: str) -> Hashable:
@@ -328,7 +343,7 @@ class _Commit(RowCommit, LogCommit):
         metadata, schema, found = self.table.metadata, self.table.schema(), statistics_in(file)
         shape = with_field_ids(arrow_schema(file.schema), schema)
         return (
-            metadata.spec().is_unpartitioned()
+            _has_partition(metadata.spec(), file)
             and not any(field.required for field in schema.fields)
             and metadata.properties.get(_FORMAT, _PARQUET) == _PARQUET
             # A person may have made the table again, or another column has got the id since the file was written.
@@ -350,7 +365,13 @@ class _Commit(RowCommit, LogCommit):
 
     def append(self, rows: pa.Table) -> None:
         with self.table.transaction() as transaction:
-            transaction.append(rows.cast(self._requiring(rows.schema)), snapshot_properties=self._summary)
+            if self.table.spec().is_unpartitioned():
+                transaction.append(rows.cast(self._requiring(rows.schema)), snapshot_properties=self._summary)
+            else:
+                update = transaction.update_snapshot(snapshot_properties=self._summary)
+                with update.fast_append() as append:
+                    for file in _data_files(transaction, rows.cast(self._requiring(rows.schema)), self.name):
+                        append.append_data_file(file)
             transaction.set_properties(self.entries())
 
     def _requiring(self, shape: pa.Schema) -> pa.Schema:
@@ -383,7 +404,7 @@ class _Commit(RowCommit, LogCommit):
             # An epoch that changes nothing has no snapshot, only the ledger.
             if rows.num_rows or removed:
                 with RowDelta(transaction, self.files, self._summary) as delta:
-                    for file in _data_files(transaction, rows):
+                    for file in _data_files(transaction, rows, self.name):
                         delta.append_data_file(file)
                     remove_rows(delta, self.files, removed)
             transaction.set_properties(dict(entries))
@@ -411,7 +432,15 @@ class _Commit(RowCommit, LogCommit):
             remove_rows(delta, files, NO_POSITIONS)
 
 
-def _data_files(transaction: Any, rows: pa.Table) -> Iterator[Any]:
+def _has_partition(spec: Any, file: DataFile) -> bool:
+    """Return whether the rows of a file are of one partition of a spec."""
+    if file.partition is None:
+        return bool(spec.is_unpartitioned())
+    names = [field.name for field in spec.fields]
+    return file.partition.spec == spec.spec_id and list(file.partition.values) == names
+
+
+def _data_files(transaction: Any, rows: pa.Table, name: str) -> Iterator[Any]:
     """Write rows to data files, as pyiceberg's own append does, and yield their entries."""
     from pyiceberg.io.pyarrow import _check_pyarrow_schema_compatible, _dataframe_to_data_files
 
@@ -419,6 +448,15 @@ def _data_files(transaction: Any, rows: pa.Table) -> Iterator[Any]:
         return
     metadata = transaction.table_metadata
     _check_pyarrow_schema_compatible(metadata.schema(), rows.schema, format_version=metadata.format_version)
+    if not metadata.spec().is_unpartitioned():
+        parts = by_partition(rows, metadata.schema(), metadata.spec())
+        if len(parts) > MANY_FILES:
+            warn_of_many_files(name)
+        for partition, part in parts:
+            yield new_file(
+                transaction._table, metadata.schema(), [part], partition.spec, record_of(partition)
+            )
+        return
     # Private in pyiceberg 0.12: its public append makes a snapshot by itself.
     for file in _dataframe_to_data_files(metadata, rows, transaction._table.io):
         file.spec_id = metadata.default_spec_id

@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from penstock.io.columnar.parquet import parquet_file
 from penstock.io.columnar.positions import NO_ROWS
-from penstock.io.columnar.upkeep import FileSize, files_to_rewrite, rows_of_new_files
+from penstock.io.columnar.upkeep import GROUP_ROWS, FileSize, files_to_rewrite, rows_of_new_files
 from penstock.io.iceberg.files import FilesOfIo, codec_of
 from penstock.io.iceberg.snapshot_files import SnapshotFiles
 
@@ -39,10 +39,11 @@ def rewritten(files: SnapshotFiles, chosen: Sequence[Any]) -> Iterator[Any]:
     """
     table, first = files.table, chosen[0]
     for groups in rows_of_new_files(files, chosen, [_size(files, each) for each in chosen]):
-        yield _new_file(table, groups, first.spec_id, first.partition)
+        yield new_file(table, table.schema(), groups, first.spec_id, first.partition)
 
 
-def _new_file(table: Any, groups: Iterable[pa.Table], spec_id: int, partition: Any) -> Any:
+def new_file(table: Any, schema: Any, groups: Iterable[pa.Table], spec_id: int, partition: Any) -> Any:
+    """Write rows of one partition to a file with the columns `schema`, and return its entry."""
     from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,
@@ -51,11 +52,12 @@ def _new_file(table: Any, groups: Iterable[pa.Table], spec_id: int, partition: A
     )
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
-    schema, properties = table.schema(), table.properties
-    shape = schema_to_pyarrow(schema)
-    parts = (each.cast(shape) for each in groups)
-    content = parquet_file(parts, shape, codec_of(properties), store_decimal_as_integer=True)
-    path = table.location_provider().new_data_location(f"{uuid.uuid4()}-merged.parquet")
+    properties, shape = table.properties, schema_to_pyarrow(schema)
+    parts = (_with_all(each, shape).cast(shape) for each in groups)
+    content = parquet_file(
+        parts, shape, codec_of(properties), row_group_size=GROUP_ROWS, store_decimal_as_integer=True
+    )
+    path = table.location_provider().new_data_location(f"{uuid.uuid4()}.parquet")
     FilesOfIo(table.io).create(path, [content])
     statistics = data_file_statistics_from_parquet_metadata(
         pyarrow.parquet.read_metadata(pa.BufferReader(content)),
@@ -72,3 +74,16 @@ def _new_file(table: Any, groups: Iterable[pa.Table], spec_id: int, partition: A
     )
     found.spec_id = spec_id
     return found
+
+
+def _with_all(rows: pa.Table, shape: pa.Schema) -> pa.Table:
+    """Return rows with all columns of a table, null where they have none."""
+    return pa.Table.from_arrays(
+        [
+            rows.column(field.name)
+            if field.name in rows.column_names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in shape
+        ],
+        names=shape.names,
+    )

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.errors import UsageError
 from penstock.extras import require_extra
 from penstock.io.columnar.options import ABILITIES
+from penstock.io.columnar.partitions import partition_entries
 from penstock.io.columnar.publish_tables import publish_tables, rows_of
 from penstock.io.columnar.replica import check_arguments
 from penstock.io.columnar.write_checked import WriteCheckedRows
@@ -51,6 +52,7 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
         check_arguments("table", self.table, self.mode, self.schema_changes, ABILITIES, "an Iceberg table")
         if "." not in self.table:
             raise UsageError(f"table needs a namespace, such as shop.{self.table}, got {self.table!r}.")
+        partition_entries(self.partition_by, self.mode)
         properties = dict(self.catalog_properties or {})
         target = IcebergTarget(
             self.table,
@@ -61,6 +63,7 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
             _with_whole_paths(properties) if self.mode == "log" else properties,
             self.tombstone_seconds,
             self.mark_seconds,
+            partition_by=tuple(self.partition_by),
         )
         publish = publish_tables(target, options=self, max_parked_bytes=self.parked_bytes)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))

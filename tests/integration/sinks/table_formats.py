@@ -16,13 +16,16 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from penstock.event import Op
+from penstock.event import Op, Version
 from penstock.io.delta.target import DeltaTarget
 from penstock.io.spark import WriteToSpark
 from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.table_notes import WrittenTable
 from tests.support.sinks.spark_examples import EVENTS, SCHEMA, FailsOnce, example, run
 from tests.unit.formats.events import event_of
+from tests.unit.tables.lakes import FORMATS, DeltaLake, IcebergLake, Lake
+from tests.unit.tables.test_delta import publish
+from tests.unit.tables.test_snapshot_rows import row
 
 MARK = Mark.of("job", "sink", 7, 1_769_860_800_000_000)
 DELETED = 3
@@ -62,6 +65,23 @@ def marked_table(folder: Path) -> str:
     return target.uri
 
 
+def partitioned(spark: SparkSession, lake: Lake) -> list[tuple[int, int]]:
+    """Return what Spark reads in one partition of a table of the sink, after rows have moved into it."""
+    moved = [row(number, 1, Version(2000 + number), Op.UPDATE) for number in range(3)]
+    for number, events in enumerate(([row(each, 0) for each in range(6)], moved), 2):
+        publish(lake.driver(partition_by=["amount"]), events, number)
+    if isinstance(lake, DeltaLake):
+        table = f"delta.`{lake.path}`"
+    else:
+        assert isinstance(lake, IcebergLake)
+        spark.read.format("iceberg").load(lake.table().metadata_location).createOrReplaceTempView("t")
+        table = "t"
+    found = spark.sql(
+        f"select id, amount from {table} where amount = 1 and not _penstock_deleted order by id"
+    )
+    return [tuple(each) for each in found.collect()]
+
+
 def main(folder: Path, jars: str, formats: str) -> dict[str, object]:
     """Run the pipeline; return what is found afterwards."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -89,6 +109,7 @@ def main(folder: Path, jars: str, formats: str) -> dict[str, object]:
         "delta": [tuple(row) for row in delta],
         "iceberg": sorted((row["op"], json.loads(row["key"])["id"], row["after"]) for row in iceberg),
         "calls": json.loads((folder / "calls").read_text()),
+        "partitioned": [partitioned(spark, lake(folder / lake.__name__)) for lake in FORMATS.values()],
         "mark": spark.sql(f"describe history delta.`{marked_table(folder)}` limit 1")
         .collect()[0]
         .userMetadata,

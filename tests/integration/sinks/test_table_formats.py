@@ -100,6 +100,7 @@ def test_repeated_epochs_change_neither_a_merged_delta_table_nor_an_iceberg_log(
         "job": "job",
         "sink": "sink",
     }
+    assert found["partitioned"] == 2 * [[[number, 1] for number in range(3)]]
     newest = {each.key["id"]: each.after["name"] for each in EVENTS_WITH_DELETE if each.key and each.after}
     assert found["delta"] == [[id_, name] for id_, name in sorted(newest.items()) if id_ != DELETED]
     logged = [(op, id_, after and json.loads(after)["name"]) for op, id_, after in found["iceberg"]]

@@ -51,7 +51,7 @@ def test_kills_leave_the_current_state_of_the_source(tmp_path: Path, campaign: A
             timer = threading.Timer(end - 2 - time.time(), writers.stop)
             timer.start()
             kills = kill.campaign(
-                command(database, folder, end, deletion_vectors=vectors),
+                command(database, folder, end, deletion_vectors=vectors, partition_by="notes=part"),
                 moments,
                 log=folder / "log",
                 seconds=end - time.time() + 240,
@@ -82,7 +82,7 @@ def test_kills_leave_the_current_state_of_the_source(tmp_path: Path, campaign: A
 def test_kills_leave_each_change_once_in_the_log_and_no_file_without_a_commit(
     tmp_path: Path, campaign: Any
 ) -> None:
-    """The tasks write the files. The number of changes is what another slot of PostgreSQL has."""
+    """The tasks write files for partitions. The number of changes is what another slot of PostgreSQL has."""
     draw = campaign.random("delta log kills")
     killed = changes = files = 0
     for number in range(campaign.size(1, 10)):
@@ -100,7 +100,7 @@ def test_kills_leave_each_change_once_in_the_log_and_no_file_without_a_commit(
             timer = threading.Timer(end - 2 - time.time(), writers.stop)
             timer.start()
             kills = kill.campaign(
-                command(database, folder, end, mode="log"),
+                command(database, folder, end, mode="log", partition_by="op"),
                 moments,
                 log=folder / "log",
                 seconds=end - time.time() + 240,

@@ -66,8 +66,8 @@ class Delta:
     def __init__(self, folder: Path) -> None:
         self.uri = str(folder / "lake" / "{table}")
 
-    def sink(self) -> Any:
-        return WriteToDelta(self.uri, mode="log", roll_seconds=0)
+    def sink(self, **options: Any) -> Any:
+        return WriteToDelta(self.uri, mode="log", roll_seconds=0, **options)
 
     def open(self) -> DeltaTarget:
         return DeltaTarget(self.uri, "log", "evolve")
@@ -99,8 +99,11 @@ class Iceberg:
         uri, warehouse = f"sqlite:///{folder}/lake/catalog.db", f"file://{folder}/lake"
         self.properties = {"type": "sql", "uri": uri, "warehouse": warehouse}
 
-    def sink(self) -> Any:
-        return WriteToIceberg("shop.{table}", catalog_properties=self.properties, mode="log", roll_seconds=0)
+    def sink(self, **options: Any) -> Any:
+        properties = self.properties
+        return WriteToIceberg(
+            "shop.{table}", catalog_properties=properties, mode="log", roll_seconds=0, **options
+        )
 
     def open(self) -> IcebergTarget:
         return IcebergTarget("shop.{table}", "default", "log", "evolve", self.properties)
@@ -178,12 +181,19 @@ def killed_at(lake: Any, crash: CrashPoint) -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize(
+    "partition_by", [[], pytest.param(["op"], marks=pytest.mark.long(seconds=10), id="partitions")]
+)
 def test_a_kill_at_any_step_loses_and_doubles_no_row_and_leaves_no_file(
-    lake: Any, tmp_path: Path, campaign: Any
+    lake: Any, tmp_path: Path, campaign: Any, partition_by: list[str]
 ) -> None:
     crash = CrashPoint()
+
+    def run_once(folder: Path) -> None:
+        run(lake, folder, lake(folder).sink(partition_by=partition_by))
+
     with killed_at(lake, crash):
-        run(lake, tmp_path / "whole")
+        run_once(tmp_path / "whole")
     assert rows(lake, tmp_path / "whole") == expected()
     steps = [(number, before) for number in range(crash.count) for before in (True, False)]
     assert len(steps) > 100
@@ -193,11 +203,11 @@ def test_a_kill_at_any_step_loses_and_doubles_no_row_and_leaves_no_file(
         crash.start(number, before)
         with killed_at(lake, crash):
             try:
-                run(lake, folder)
+                run_once(folder)
             except (Crash, EpochFailedError):
                 killed += 1
         crash.restart()
-        run(lake, folder)
+        run_once(folder)
         assert rows(lake, folder) == expected(), (number, before)
         assert left_behind(lake, folder) == set(), (number, before)
     assert killed

@@ -53,7 +53,8 @@ def target(folder: Path, policy: Any = "evolve", uri: str = "t") -> DeltaTarget:
 
 def write(target: DeltaTarget, events: Sequence[ChangeEvent], number: int) -> list[DataFile]:
     """Do what the tasks of an epoch do, in a new try."""
-    return [target.write_file(each) for each in target.plan_files(events, f"{number}-{next(_TRIES)}")]
+    planned = target.plan_files(events, f"{number}-{next(_TRIES)}")
+    return [target.write_file(part) for each in planned for part in target.divided(each)]
 
 
 def commit(target: DeltaTarget, files: Sequence[DataFile], number: int) -> list[str]:
@@ -171,12 +172,15 @@ def test_two_tables_of_a_source_in_one_table_are_refused(tmp_path: Path) -> None
         commit(log, write(log, [change(SMALL, 1, n=1), change(SMALL, 2, items, n=2)], 2), 2)
 
 
-def test_a_table_with_partitions_or_rules_gets_rows_from_delta_rs_itself(tmp_path: Path) -> None:
+def test_a_file_that_was_not_divided_and_a_table_with_rules_get_rows_from_delta_rs_itself(
+    tmp_path: Path,
+) -> None:
     empty = change_rows([], SMALL)
     nullable = pa.schema([field.with_nullable(True) for field in empty.schema]).empty_table()
-    write_deltalake(tmp_path / "t", nullable, partition_by=["op"])
     log = target(tmp_path)
-    assert commit(log, write(log, [change(SMALL, 1, n=1)], 2), 2) == []
+    files = write(log, [change(SMALL, 1, n=1)], 2)
+    write_deltalake(tmp_path / "t", nullable, partition_by=["op"])
+    assert commit(log, files, 2) == [], "another program has created the table in the meantime"
     assert rows(tmp_path, "op, after.n") == [("UPDATE", 1)]
     assert [path.name for path in tmp_path.glob("t/op=*")] == ["op=UPDATE"]
     write_deltalake(tmp_path / "ruled", nullable)

@@ -18,9 +18,7 @@ import pyarrow.parquet
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField, StringType, TimestamptzType, UUIDType
 
 from penstock.errors import UnwritableError
@@ -55,7 +53,8 @@ class Lake:
     def write(self, events: Sequence[ChangeEvent], number: int, policy: Any = "evolve") -> list[DataFile]:
         """Do what the tasks of an epoch do, in a new try."""
         target = self.target(policy)
-        return [target.write_file(each) for each in target.plan_files(events, f"{number}-{next(_TRIES)}")]
+        planned = target.plan_files(events, f"{number}-{next(_TRIES)}")
+        return [target.write_file(part) for each in planned for part in target.divided(each)]
 
     def commit(self, files: Sequence[DataFile], number: int, policy: Any = "evolve") -> list[str]:
         """Do what the driver does after the commit of the epoch; return the files that are committed as they are."""
@@ -224,13 +223,15 @@ def test_a_value_that_a_narrower_column_cannot_hold_fails_the_publication(lake: 
     assert lake.commit(files, 3) == [files[0].path], "the next start makes the column wider"
 
 
-def test_a_table_with_partitions_gets_rows_from_pyiceberg_itself(lake: Lake) -> None:
+def test_a_file_that_was_not_divided_is_written_again(lake: Lake) -> None:
     schema = Schema(NestedField(1, "op", StringType(), required=False))
-    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "op"))
-    lake.make(schema, partition_spec=spec)
-    assert lake.publish([change(SMALL, 1, n=1)], 2) == []
+    lake.make(schema)
+    files = lake.write([change(SMALL, 1, n=1)], 2)
+    with lake.table.update_spec() as update:
+        update.add_identity("op")
+    assert lake.commit(files, 2) == [], "another program has given the table partitions in the meantime"
     assert lake.rows("op, after.n") == [("UPDATE", 1)]
-    assert [path.parent.name for path in lake.folder.rglob("op=*/*.parquet")] == ["op=UPDATE"]
+    assert [task.file.partition[0] for task in lake.table.scan().plan_files()] == ["UPDATE"]
 
 
 def test_a_table_with_columns_that_are_required_gets_rows_from_pyiceberg_itself(lake: Lake) -> None:
