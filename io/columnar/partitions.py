@@ -26,6 +26,9 @@ from penstock.tables import matches_table
 
 logger = logging.getLogger(__name__)
 
+Entries = str | Sequence[str]
+"""The value of `partition_by`: one entry, or several."""
+
 TimeUnit = Literal["year", "month", "day", "hour"]
 TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
 
@@ -66,13 +69,13 @@ class PartitionEntry(NamedTuple):
     field: PartitionField
 
 
-def partition_entries(partition_by: Sequence[str], mode: Mode) -> tuple[PartitionEntry, ...]:
+def partition_entries(partition_by: Entries, mode: Mode) -> tuple[PartitionEntry, ...]:
     """Return the entries of `partition_by`.
 
     Raises:
         UsageError: an entry cannot be read, or names a column that cannot partition a table in this mode.
     """
-    entries = tuple(map(_entry, partition_by))
+    entries = tuple(map(_entry, (partition_by,) if isinstance(partition_by, str) else partition_by))
     for entry in entries:
         _check_mode(entry.field, mode)
     return entries

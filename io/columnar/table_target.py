@@ -23,6 +23,7 @@ from penstock.event.schema_policies import ChangePolicies, Entries, policies_of
 from penstock.io.columnar.data_files import files_of
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.one_schema import with_one_schema
+from penstock.io.columnar.partitions import Entries as PartitionEntries
 from penstock.io.columnar.partitions import PartitionField, check_own, fields_of, partition_entries
 from penstock.io.columnar.preview import rows_of_event
 from penstock.io.columnar.replica import (
@@ -87,7 +88,7 @@ class EpochTableTarget(ABC):
     tombstone_seconds: float
     selection: TableSelection
     mark_seconds: float | None
-    partition_by: Sequence[str]
+    partition_by: PartitionEntries
     _keys: SnapshotKeys
     _written: set[WrittenTable]
 

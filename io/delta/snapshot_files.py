@@ -47,7 +47,7 @@ class SnapshotFiles:
 
     def forget(self) -> None:
         """Forget what was read: the open table has another snapshot now."""
-        for name in ("stored", "gone"):
+        for name in ("stored", "gone", "_shape"):
             self.__dict__.pop(name, None)
 
     @cached_property

@@ -16,6 +16,7 @@ from penstock.folders import check_creatable
 from penstock.io.columnar.arrow_rows import columns_of_arrow, new_table_schema
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.log_target import LogFilesTarget
+from penstock.io.columnar.partitions import Entries as PartitionEntries
 from penstock.io.columnar.partitions import PartitionField, check_columns
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.delta.commit import DeltaCommit, table_schema_of
@@ -52,7 +53,7 @@ class DeltaTarget(LogFilesTarget):
     mark_seconds: float | None = None
     selection: TableSelection = EVERY_TABLE
     deletion_vectors: bool = False
-    partition_by: Sequence[str] = ()
+    partition_by: PartitionEntries = ()
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
     _written: set[WrittenTable] = field(default_factory=set, init=False, repr=False, compare=False)
 

@@ -74,7 +74,7 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
             self.tombstone_seconds,
             self.mark_seconds,
             deletion_vectors=self.deletion_vectors,
-            partition_by=tuple(self.partition_by),
+            partition_by=self.partition_by,
         )
         publish = publish_tables(target, options=self, max_parked_bytes=self.parked_bytes)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))

@@ -41,6 +41,7 @@ from penstock.io.columnar.partitions import (
     check_columns,
     warn_of_many_files,
 )
+from penstock.io.columnar.partitions import Entries as PartitionEntries
 from penstock.io.columnar.positions import NO_POSITIONS, Positions
 from penstock.io.columnar.replica import schema_change
 from penstock.io.columnar.row_commit import RowCommit
@@ -114,7 +115,7 @@ class IcebergTarget(LogFilesTarget):
     tombstone_seconds: float = TombstoneOptions.tombstone_seconds
     mark_seconds: float | None = None
     selection: TableSelection = EVERY_TABLE
-    partition_by: Sequence[str] = ()
+    partition_by: PartitionEntries = ()
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
     _written: set[WrittenTable] = field(default_factory=set, init=False, repr=False, compare=False)
 

@@ -63,7 +63,7 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
             _with_whole_paths(properties) if self.mode == "log" else properties,
             self.tombstone_seconds,
             self.mark_seconds,
-            partition_by=tuple(self.partition_by),
+            partition_by=self.partition_by,
         )
         publish = publish_tables(target, options=self, max_parked_bytes=self.parked_bytes)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))

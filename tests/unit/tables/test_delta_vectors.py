@@ -11,6 +11,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from penstock.errors import UsageError
-from penstock.event import Version
+from penstock.event import Kind, Version
 from penstock.io.delta import WriteToDelta, table_log
 from penstock.io.delta.deletion_vectors import (
     Vector,
@@ -38,6 +39,7 @@ from penstock.io.delta.table_log import Action, AddedFile, LogState, RemovedFile
 from penstock.io.delta.vector_cleanup import milliseconds
 from penstock.io.delta.vector_commit import VectorCommit
 from penstock.io.staging import TargetUnavailableError
+from tests.unit.formats.events import schema_of
 from tests.unit.tables.lakes import DeltaLake, published, update
 from tests.unit.tables.test_delta import publish
 from tests.unit.tables.test_snapshot_rows import row, rows
@@ -176,6 +178,17 @@ def test_tables_with_partitions_and_rules_are_merged(lake: DeltaLake) -> None:
 def test_a_log_has_no_deletion_vectors() -> None:
     with pytest.raises(UsageError, match="replaces no rows"):
         WriteToDelta("/t", mode="log", deletion_vectors=True)
+
+
+def test_an_upkeep_after_a_new_column_of_the_same_epoch_has_the_column(lake: DeltaLake, small: None) -> None:
+    """A change with a column that is not sent reads files before the column is added."""
+    published(lake, [rows([key]) for key in range(4)])
+    wider = schema_of({"id": Kind.INT64}, note=Kind.STRING)
+    after = {"id": 0, "note": "new"}
+    partial = msgspec.structs.replace(update(0, 5, 3000), after=after, schema=wider)
+    published(lake, [[partial]], first=6)
+    assert "OPTIMIZE" in lake.operations()
+    assert lake.rows("id", "amount", "note") == [(0, 0, "new"), *((key, 0, None) for key in range(1, 4))]
 
 
 # --- other writers ------------------------------------------------------------------------------------------------

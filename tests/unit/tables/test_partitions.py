@@ -86,6 +86,10 @@ def test_the_column_of_a_unit_tells_its_field(unit: str, column: str) -> None:
     assert field_of_column(derived_name(field)) == field
 
 
+def test_one_entry_may_be_a_text() -> None:
+    assert partition_entries("orders=day(at)", "current") == partition_entries(["orders=day(at)"], "current")
+
+
 # --- dividing rows ------------------------------------------------------------------------------------------------
 
 _TIMES = st.lists(st.none() | st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)), max_size=20)
