@@ -6,7 +6,7 @@ for others. It is the restriction of the splittable DoFn, so a checkpoint stores
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from typing_extensions import Self
@@ -44,13 +44,34 @@ class Scan(NamedTuple):
     estimate: int
 
 
+class TableMove(NamedTuple):
+    """A table that joined what is read, or left it. `at`: when the reader noticed it, nanoseconds of its clock."""
+
+    table: str
+    joined: bool
+    at: int
+
+
+MOST_MOVES = 50
+"""Tables whose last move a checkpoint remembers."""
+
+
+def moved(
+    moves: Sequence[TableMove], joined: Iterable[str], left: Iterable[str], at: int
+) -> tuple[TableMove, ...]:
+    """Return the moves after further tables joined and left: the last one of each table, the newest last."""
+    new = [TableMove(table, False, at) for table in left] + [TableMove(table, True, at) for table in joined]
+    names = {move.table for move in new}
+    return (*(move for move in moves if move.table not in names), *new)[-MOST_MOVES:]
+
+
 @runtime_checkable
 class Partitioned(Protocol):
     """A restriction that reports its own progress. Telemetry knows restrictions by this protocol only.
 
     Partitions are reported by key and not by number: after a rebalance, the same partition may wait in several
-    parts of one frontier, and must be counted once. A restriction may also have a property `slowest`, a `Slowest`, and
-    a property `scans`, the `Scan`s of its snapshots.
+    parts of one frontier, and must be counted once. A restriction may also have a property `slowest`, a `Slowest`, a
+    property `scans`, the `Scan`s of its snapshots, and a property `table_moves`, the `TableMove`s that it remembers.
     """
 
     @property

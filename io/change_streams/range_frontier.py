@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from typing_extensions import Self
 
 from penstock.errors import LineageError
+from penstock.io.change_streams.frontier import TableMove
 from penstock.io.change_streams.range_dealing import deal_numbers
 
 
@@ -85,6 +86,11 @@ class RangeFrontier:
     def waiting(self) -> Collection[str]:
         """The change stream, while it waits for the rows."""
         return () if self.stream is None else (self.stream_key,)
+
+    @property
+    def table_moves(self) -> tuple[TableMove, ...]:
+        """The tables that joined and left, as the stream remembers them."""
+        return getattr(self.stream, "table_moves", ())
 
     def advanced(self, positions: Mapping[int, Any]) -> Self:
         """Return the frontier with some ranges read further; `positions`: the progress of each, by its number."""

@@ -18,6 +18,7 @@ from zlib import compress, decompress
 
 import msgspec
 
+from penstock.io.change_streams.frontier import TableMove, moved
 from penstock.io.change_streams.incremental.options import SnapshotOptions
 from penstock.tables import EVERY_TABLE, TableSelection
 
@@ -81,10 +82,14 @@ class PublishedTable(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Published(msgspec.Struct, frozen=True, array_like=True):
-    """The published tables at one moment. `newest`: the highest object id then; later tables have higher ones."""
+    """The published tables at one moment. `newest`: the highest object id then; later tables have higher ones.
+
+    `moves`: tables that are read and joined or left before.
+    """
 
     newest: int
     tables: tuple[PublishedTable, ...]
+    moves: tuple[TableMove, ...] = ()
 
     @classmethod
     def of(cls, newest: int, rows: Sequence[Sequence[Any]]) -> Published:
@@ -315,6 +320,7 @@ class SchemaWatch:
         reads_new_tables: bool = False,
         reads_new_columns: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        time_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """`ask`: asks the server. `selection`: the tables that are read; changes of others are not told.
 
@@ -327,6 +333,7 @@ class SchemaWatch:
             reads_new_tables,
             reads_new_columns,
         )
+        self._time_ns = time_ns
         self._next = -float("inf")
         self._newest = 0
 
@@ -348,6 +355,7 @@ class SchemaWatch:
         before = Published.unpack(known)
         if before.tables == now.tables:  # the text stays the same, and so does the position
             return Look(known)
+        now = msgspec.structs.replace(now, moves=self._moves(before, now))
         before = Published(max(before.newest, newest), before.tables)
         found = differences(before, now, self._selection)
         texts = texts_of(
@@ -361,3 +369,15 @@ class SchemaWatch:
         # All rows of these tables, also where a partition was attached too.
         joined |= unread_columns(found) if self._reads_new_columns else {}
         return Look(now.pack(), texts, joined, tuple(map(str, found.left)))
+
+    def _moves(self, before: Published, now: Published) -> tuple[TableMove, ...]:
+        """Return the moves with the tables that have joined and left since. Partitions come and go as a routine."""
+        old, new = (
+            {
+                str(each)
+                for each in tables
+                if not each.is_partition and self._selection.has(each.schema, each.name)
+            }
+            for tables in (before.tables, now.tables)
+        )
+        return moved(before.moves, sorted(new - old), sorted(old - new), self._time_ns())

@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from penstock.errors import LineageError
-from penstock.io.change_streams.frontier import Scan
+from penstock.io.change_streams.frontier import Scan, TableMove
+from penstock.io.change_streams.incremental.new_tables import CHANNEL, KnownTables
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
 
 
@@ -133,6 +134,12 @@ class IncrementalFrontier:
     def scans(self) -> tuple[Scan, ...]:
         """The tables of the current snapshot that are not finished."""
         return self.progress.scans if self.progress is not None else ()
+
+    @property
+    def table_moves(self) -> tuple[TableMove, ...]:
+        """The tables that joined the stream and left it, if this part has the progress of snapshots."""
+        known = None if self.progress is None else self.progress.channel(CHANNEL)
+        return () if known is None else KnownTables.unpack(known).moves
 
     @property
     def summary(self) -> str:

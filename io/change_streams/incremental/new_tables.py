@@ -13,6 +13,7 @@ from zlib import compress, decompress
 
 import msgspec
 
+from penstock.io.change_streams.frontier import TableMove, moved
 from penstock.io.change_streams.incremental.channels import Polled
 
 CHANNEL = "new_tables"
@@ -27,15 +28,22 @@ class KnownTables(msgspec.Struct, frozen=True, array_like=True):
         watched: those whose changes the stream has.
         others: those whose changes it does not have.
         watches_all: the stream has the changes of each new table from its first row on.
+        moves: tables that are read and joined or left before.
     """
 
     watched: frozenset[str]
     others: frozenset[str] = frozenset()
     watches_all: bool = False
+    moves: tuple[TableMove, ...] = ()
 
     def pack(self) -> str:
         """Return a short text, for the checkpoint."""
-        names = [sorted(self.watched), sorted(self.others), self.watches_all]
+        names = [
+            sorted(self.watched),
+            sorted(self.others),
+            self.watches_all,
+            *([self.moves] if self.moves else ()),
+        ]
         return b64encode(compress(msgspec.json.encode(names))).decode("ascii")
 
     @classmethod
@@ -65,9 +73,10 @@ class NewTablesChannel:
         reads_table: Callable[[str], bool],
         *,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`ask`: asks the service. `reads_table`: whether the pipeline reads a table."""
-        self._ask, self._reads_table, self._clock = ask, reads_table, clock
+        """`ask`: asks the service. `reads_table`: whether the pipeline reads a table. `now`: nanoseconds since 1970."""
+        self._ask, self._reads_table, self._clock, self._now = ask, reads_table, clock, now
         self._next = -float("inf")
 
     def poll(self, position: str | None) -> Polled | None:
@@ -76,11 +85,14 @@ class NewTablesChannel:
             return None
         self._next = self._clock() + LOOK_SECONDS
         now = self._ask()
+        if position is None:
+            return Polled(self.name, (), now.pack())
+        before = KnownTables.unpack(position)
+        new = filter(self._reads_table, sorted(now.watched - before.watched))
+        gone = filter(self._reads_table, before.left(now))
+        now = msgspec.structs.replace(now, moves=moved(before.moves, new, gone, self._now()))
         if (packed := now.pack()) == position:
             return None
-        if position is None:
-            return Polled(self.name, (), packed)
-        before = KnownTables.unpack(position)
         joined = {name: "" for name in before.joined(now) if self._reads_table(name)}
         left = [name for name in before.left(now) if self._reads_table(name)]
         return Polled(self.name, (), packed, joined, left)

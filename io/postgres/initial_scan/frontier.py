@@ -22,14 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from penstock.errors import LineageError
 from penstock.io.change_streams.flat import FlatFrontier
-from penstock.io.change_streams.frontier import Scan
+from penstock.io.change_streams.frontier import Scan, TableMove
 from penstock.io.change_streams.incremental.progress import INITIAL, ScanResult, SnapshotProgress
 from penstock.io.change_streams.range_frontier import RangeFrontier, RangeRead
 from penstock.io.postgres.position import Position, ReadView
+from penstock.io.postgres.schema_watch import Published
 
 MIN_BLOCKS, MAX_RANGES = 1024, 512
 """A range has at least so many blocks, and there are about so many ranges besides one for each table."""
@@ -46,6 +48,12 @@ class LogFrontier(FlatFrontier):
         """Whether a slot remains, and no scan is to begin. It begins between two bundles, when all slots are joined."""
         is_planned = any(Position(*at.position).blocks for at in self.positions.values())
         return bool(self.positions) and not is_planned
+
+    @property
+    def table_moves(self) -> tuple[TableMove, ...]:
+        """The tables that joined the publications and left them."""
+        known = (Position(*at.position).published for at in self.positions.values())
+        return tuple(chain.from_iterable(Published.unpack(packed).moves for packed in known if packed))
 
 
 class ScanView(NamedTuple):

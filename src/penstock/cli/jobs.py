@@ -138,6 +138,8 @@ def status(
             facts[f"{sink} is complete until"] = until or "not known"
         for table in view.samples[-1].parked:
             facts[f"parked table {table.source}"] = view.text_of_parked(table)
+        for move in _progress(view)["moved_tables"]:
+            facts[f"table {move['table']}"] = f"{move['event']} at {move['at']}"
     for name, text in facts.items():
         click.echo(f"{name}: {text}")
 

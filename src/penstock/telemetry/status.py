@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from penstock.compat import UTC
-from penstock.io.change_streams.frontier import Partitioned, Scan, Slowest
+from penstock.io.change_streams.frontier import Partitioned, Scan, Slowest, TableMove
 from penstock.io.change_streams.metrics import (
     CHANGES,
     LINEAGE,
@@ -67,6 +67,7 @@ class PipelineStatus:
     source tells it. `scans` are the tables whose snapshot is not finished. `complete` is by step that publishes until
     when its target is complete; None: not known. `newest_changes` is by table the commit time of
     its newest change (see `penstock.table_times`). `parked` are the tables that their targets have refused.
+    `table_moves` are the tables that joined what the sources read, or left it, in the order of time.
     """
 
     at: float
@@ -82,6 +83,7 @@ class PipelineStatus:
     complete: Mapping[str, float | None] = field(default_factory=dict)
     newest_changes: Mapping[str, float] = field(default_factory=dict)
     parked: tuple[ParkedTable, ...] = ()
+    table_moves: tuple[TableMove, ...] = ()
 
     @property
     def lag(self) -> float | None:
@@ -125,15 +127,19 @@ def pipeline_status(
         waiting=len(frozenset().union(*waiting)) if partitions else None,
         counters=_sums(counters),
         slowest=_slowest(progress.residuals),
-        scans=tuple(
-            chain.from_iterable(getattr(residual.restriction, "scans", ()) for residual in progress.residuals)
-        ),
+        scans=_of_restrictions("scans", progress),
+        table_moves=tuple(sorted(_of_restrictions("table_moves", progress), key=lambda move: move.at)),
         input_read=progress.watermark_us is not None and progress.watermark_us >= _YEAR_9999_US,
         # Only the runner of Penstock reports these.
         complete={step: _seconds(us) for step, us in getattr(progress, "complete_us", {}).items()},
         newest_changes={table: time for (_, table), time in sorted(newest_changes(counters).items())},
         parked=tuple(getattr(progress, "parked", ())),
     )
+
+
+def _of_restrictions(name: str, progress: ReadProgress) -> tuple[Any, ...]:
+    """Return the entries of a property that some restrictions have."""
+    return tuple(chain.from_iterable(getattr(each.restriction, name, ()) for each in progress.residuals))
 
 
 def newest_changes(counters: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], float]:
@@ -250,6 +256,7 @@ def as_fields(before: PipelineStatus, now: PipelineStatus) -> dict[str, Any]:
         "complete_until": {step: _time(at) for step, at in now.complete.items()},
         "newest_changes": {table: _time(at) for table, at in now.newest_changes.items()},
         "parked_tables": list(map(parked_fields, now.parked)),
+        "moved_tables": list(map(move_fields, now.table_moves)),
         "watermark_lag_seconds": None if now.lag is None else round(now.lag, 3),
         "open_partitions": now.open,
         "waiting_partitions": now.waiting,
@@ -276,6 +283,15 @@ def parked_fields(table: ParkedTable) -> dict[str, Any]:
         "changes": table.changes,
         "bytes": table.size,
         "resuming": table.resuming,
+    }
+
+
+def move_fields(move: TableMove) -> dict[str, Any]:
+    """Return the fields of a table that joined or left."""
+    return {
+        "table": move.table,
+        "event": "joined" if move.joined else "left",
+        "at": _time(_seconds(move.at // 1000)),
     }
 
 

@@ -11,6 +11,7 @@ import pytest
 from penstock.io.change_streams.flat import FlatPosition
 from penstock.io.change_streams.incremental.options import SnapshotOptions
 from penstock.io.change_streams.status import UnreachableError
+from penstock.io.postgres.initial_scan.frontier import LogFrontier
 from penstock.io.postgres.log_steps import CaughtUp, LogSteps
 from penstock.io.postgres.position import Position
 from penstock.io.postgres.schema_watch import (
@@ -190,9 +191,33 @@ def test_a_reader_warns_when_the_step_is_claimed_and_the_position_remembers_it(c
             assert not caplog.messages
             claim(reading, batch)
         assert [text[:29] for text in caplog.messages] == ["public.refunds joined the pub"]
-        assert Published.unpack(reading.position.published) == now
+        assert Published.unpack(reading.position.published).tables == now.tables
     finally:
         reading.stop()
+
+
+def test_tables_that_joined_and_left_are_remembered_in_the_position() -> None:
+    routine = table(3, "events_1", is_partition=True)
+    looks = [[table()], [table(), table(2, "refunds"), routine], [table(2, "refunds")], [table(4, "orders")]]
+    answers, times = (
+        [Published(number, tuple(tables)) for number, tables in enumerate(looks)],
+        iter((5, 6, 7)),
+    )
+    watch = SchemaWatch(
+        lambda: answers.pop(0),
+        "publication shop",
+        TableSelection(),
+        FOLDER,
+        time_ns=lambda: next(times),
+    )
+    known = ""
+    for _ in looks:
+        known = watch.look(known).published
+    frontier = LogFrontier({"slot": FlatPosition(list(START._replace(published=known)), 0)}, None)
+    assert [tuple(move) for move in frontier.table_moves] == [
+        ("public.refunds", False, 7),
+        ("public.orders", True, 7),
+    ]
 
 
 class Following:
@@ -224,7 +249,7 @@ def test_the_request_for_rows_is_in_the_same_position_as_the_table_that_joined()
     log.looked(watch.look(log.position.published))
     (step,) = log.steps([(CaughtUp(10, 10), 1)])
     position = step[2].position
-    assert Published.unpack(position.published) == now
+    assert Published.unpack(position.published).tables == now.tables
     (snapshot,) = position.snapshots.snapshots
     assert (snapshot.id, snapshot.request.tables) == ("new_tables-0/0", (r"public\.refunds",))
     # A reader that continues at this position asks for nothing more, and one that repeats the look asks for the same.

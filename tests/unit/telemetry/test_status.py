@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
-from penstock.io.change_streams.frontier import Scan, Slowest
+from penstock.io.change_streams.frontier import Scan, Slowest, TableMove
 from penstock.io.change_streams.incremental.options import initial_request
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
 from penstock.io.postgres.position import Position
@@ -167,6 +168,7 @@ def test_the_json_line_is_one_object_with_times_in_rfc_3339() -> None:
         "complete_until": {},
         "newest_changes": {},
         "parked_tables": [],
+        "moved_tables": [],
         "watermark_lag_seconds": 2.0,
         "open_partitions": 3,
         "waiting_partitions": 1,
@@ -243,6 +245,16 @@ def test_the_line_says_how_many_partitions_the_service_refuses() -> None:
     ]
     seen = pipeline_status(1000.0, FakeProgress(), counters)
     assert "the service has refused 2 partitions, the first for 75.0 s" in as_line(seen, seen)
+
+
+def test_tables_that_joined_and_left_are_shown_in_the_order_of_time() -> None:
+    moves = TableMove("orders", True, 900_000_000_000), TableMove("refunds", False, 800_000_000_000)
+    residuals = tuple(FakeResidual(SimpleNamespace(table_moves=(move,))) for move in moves)
+    now = pipeline_status(1000.0, FakeProgress(residuals=residuals), [])
+    assert as_fields(now, now)["moved_tables"] == [
+        {"table": "refunds", "event": "left", "at": "1970-01-01T00:13:20.000Z"},
+        {"table": "orders", "event": "joined", "at": "1970-01-01T00:15:00.000Z"},
+    ]
 
 
 def test_a_snapshot_shows_table_rows_share_and_the_time_that_is_left() -> None:

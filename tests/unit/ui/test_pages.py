@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.io.change_streams.frontier import Scan, Slowest
+from penstock.io.change_streams.frontier import Scan, Slowest, TableMove
 from penstock.telemetry.lineage import PartitionSpan
 from penstock.telemetry.state import Condition, JobState
 from penstock.telemetry.status import PipelineStatus
@@ -35,6 +35,7 @@ def hostile_job() -> JobView:
         {"splits": 1},
         slowest=Slowest(HOSTILE, 0, (HOSTILE,)),
         scans=(Scan(HOSTILE, 1, 2),),
+        table_moves=(TableMove(HOSTILE, True, 0), TableMove(HOSTILE, False, 10**18)),
     )
     return JobView(
         AT,

@@ -6,9 +6,11 @@ import queue
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.errors import ChangeStreamError
+from penstock.io.change_streams.frontier import TableMove
 from penstock.io.change_streams.incremental.channels import Polled
 from penstock.io.change_streams.incremental.engine import ChunkRequest, FailedChunk, TableGoneError
 from penstock.io.change_streams.incremental.frontier import IncrementalFrontier
@@ -58,16 +60,24 @@ def test_what_is_known_survives_packing_and_is_short() -> None:
 
 def test_tables_are_looked_at_every_minute_and_those_that_are_not_read_are_not_requested() -> None:
     now, answers = [0.0], [known("a"), known("abc"), known("abc"), known("c")]
-    channel = NewTablesChannel(lambda: answers.pop(0), lambda table: table != "c", clock=lambda: now[0])
+    channel = NewTablesChannel(
+        lambda: answers.pop(0), lambda table: table != "c", clock=lambda: now[0], now=lambda: 7
+    )
     assert channel.poll(None) == Polled(CHANNEL, (), known("a").pack())
     assert channel.poll(known("a").pack()) is None
     assert len(answers) == 3
     now[0] += LOOK_SECONDS
-    assert channel.poll(known("a").pack()) == Polled(CHANNEL, (), known("abc").pack(), {"b": ""}, [])
+    joined = msgspec.structs.replace(known("abc"), moves=(TableMove("b", True, 7),)).pack()
+    assert channel.poll(known("a").pack()) == Polled(CHANNEL, (), joined, {"b": ""}, [])
     now[0] += LOOK_SECONDS
-    assert channel.poll(known("abc").pack()) is None
+    assert channel.poll(joined) is None
     now[0] += LOOK_SECONDS
-    assert channel.poll(known("abc").pack()) == Polled(CHANNEL, (), known("c").pack(), {}, ["a", "b"])
+    polled = channel.poll(joined)
+    assert polled is not None
+    assert (polled.joined, polled.left) == ({}, ["a", "b"])
+    at = frontier(SnapshotProgress().with_channel(CHANNEL, polled.position))
+    assert at.table_moves == (TableMove("a", False, 7), TableMove("b", False, 7))
+    assert frontier(SnapshotProgress()).table_moves == ()
 
 
 def frontier(progress: SnapshotProgress) -> IncrementalFrontier:
