@@ -154,6 +154,27 @@ def kill_a_worker_first(scene: Scene, writers: BenchWriters, shares: list[float]
         scene.finish(run, writers)
 
 
+def test_a_parallel_initial_load_under_kills_of_a_worker_and_of_the_server_gives_the_tables(
+    tmp_path: Path, campaign: Any
+) -> None:
+    """The server loses the snapshot in the middle of the ranges; what was not read is read between the changes."""
+    with PostgresServer.start(version=VERSIONS[0]) as server:
+        database = Database(server)
+        fill(database)
+        scene = Scene(database, tmp_path, snapshot="initial", chunk_rows="5")
+        with BenchWriters(database.dsn, campaign.seed) as writers, scene.run() as run:
+            scene.wait_for_rows(run, 0.02)
+            scene.kill_worker()
+            scene.wait_for_rows(run, 0.1)
+            scene.crash_server()
+            scene.finish(run, writers)
+        lines = scene.lines()
+        assert replayed(lines) == rows_of(database.dsn)
+        assert_every_change_once(lines)
+        assert scene.killed == {"worker": 1, "server": 1}
+        assert "the server does not hold it any more" in (tmp_path / "log").read_text()
+
+
 @pytest.mark.campaign
 def test_kills_while_an_initial_snapshot_is_read_keep_each_original_value(
     tmp_path: Path, campaign: Any

@@ -198,7 +198,8 @@ def test_a_reader_warns_when_the_step_is_claimed_and_the_position_remembers_it(c
 
 def test_tables_that_joined_and_left_are_remembered_in_the_position() -> None:
     routine = table(3, "events_1", is_partition=True)
-    looks = [[table()], [table(), table(2, "refunds"), routine], [table(2, "refunds")], [table(4, "orders")]]
+    notes, refunds = table(5, "notes"), table(2, "refunds")
+    looks = [[table()], [table(), notes, refunds, routine], [notes, refunds], [notes, table(4, "orders")]]
     answers, times = (
         [Published(number, tuple(tables)) for number, tables in enumerate(looks)],
         iter((5, 6, 7)),
@@ -215,6 +216,7 @@ def test_tables_that_joined_and_left_are_remembered_in_the_position() -> None:
         known = watch.look(known).published
     frontier = LogFrontier({"slot": FlatPosition(list(START._replace(published=known)), 0)}, None)
     assert [tuple(move) for move in frontier.table_moves] == [
+        ("public.notes", True, 5),
         ("public.refunds", False, 7),
         ("public.orders", True, 7),
     ]
