@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeGuard, TypeVar
 
 RecordT = TypeVar("RecordT")
 
@@ -23,6 +23,15 @@ class LazyRecords(Sequence[RecordT]):
     def tables_read(self) -> Iterable[Any]:
         """Return the tables of the records, each once; without making records."""
         raise NotImplementedError
+
+
+_PLAIN = frozenset({list, tuple, type(None)})
+
+
+def is_lazy(records: Any) -> TypeGuard[LazyRecords[Any]]:
+    """Return whether records are lazy. Called for each step."""
+    # `isinstance` costs ten times as much for a class with an abstract base.
+    return type(records) not in _PLAIN and isinstance(records, LazyRecords)
 
 
 class JoinedRecords(Sequence[Any]):

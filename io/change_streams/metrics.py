@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from penstock.io.change_streams.lazy_records import LazyRecords
+from penstock.io.change_streams.lazy_records import is_lazy
 from penstock.io.change_streams.prefetch import Prefetcher
 from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.table_times import limited
@@ -87,7 +87,7 @@ class ReaderMetrics:
         Here each record is one change. A source overrides it to count the changes in a record, and its lineage.
         """
         self._records += len(records)
-        if isinstance(records, LazyRecords):
+        if is_lazy(records):
             self._changes += len(records)
             for table in records.tables_read():
                 self._note_table(table, records.commit_timestamp)

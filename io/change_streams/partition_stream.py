@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
-from penstock.io.change_streams.lazy_records import LazyRecords
+from penstock.io.change_streams.lazy_records import is_lazy
 from penstock.io.change_streams.prefetch import Claim
 
 PendingStep: TypeAlias = tuple[int, Any, Any]
@@ -27,7 +27,7 @@ turned into a position, or it is a step of lineage."""
 def records_in(step: PendingStep) -> int:
     """Return how many records a step has, if they are lazy; otherwise a step counts as one."""
     emitted = step[1]
-    return len(emitted) if isinstance(emitted, LazyRecords) else 1
+    return len(emitted) if is_lazy(emitted) else 1
 
 
 class Cancellable(Protocol):
@@ -139,9 +139,9 @@ class StreamBatch:
         while first < count:
             emitted, length = steps[first][1], 1
             # Lazy records are a run of their own, because a list of them would make them all.
-            if not isinstance(emitted, LazyRecords):
+            if not is_lazy(emitted):
                 most = min(stream.max_in_claim, count - first)
-                while length < most and not isinstance(steps[first + length][1], LazyRecords):
+                while length < most and not is_lazy(steps[first + length][1]):
                     length += 1
                 emitted = stream.records(steps[first : first + length])
             first += length

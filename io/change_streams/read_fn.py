@@ -41,7 +41,7 @@ from penstock.io.change_streams import coders as shared_coders
 from penstock.io.change_streams.arguments import check_end, require_same
 from penstock.io.change_streams.incremental.notifications import NOTIFICATIONS, NotificationRecord
 from penstock.io.change_streams.kinds import POOLS, StreamKind
-from penstock.io.change_streams.lazy_records import LazyRecords, joined
+from penstock.io.change_streams.lazy_records import is_lazy, joined
 from penstock.io.change_streams.lineage import LINEAGE_EVENTS, LineageEvent
 from penstock.io.change_streams.metrics import LAG_MS, ReaderMetrics
 from penstock.io.change_streams.prefetch import Batch, Prefetcher, StreamPool
@@ -399,7 +399,7 @@ class _BatchOutputs(_Outputs):
         self._times_us: list[int] = []
 
     def of(self, records: Sequence[Any]) -> Iterable[Any]:
-        if isinstance(records, LazyRecords):
+        if is_lazy(records):
             if not records:
                 return ()
             # A list of them would make them all, so they stay what they are.

@@ -298,8 +298,9 @@ class _LogTable:
         if transaction is not None:
             if transaction.previous_end_lsn:
                 previous = b'\\"%d\\"' % transaction.previous_end_lsn
-            xid, origin = b"%d" % transaction.id, _json(transaction.origin or None)
-            origin_lsn = _json(transaction.origin_lsn or None)
+            xid = b"%d" % transaction.id
+            if transaction.origin or transaction.origin_lsn:  # seldom
+                origin, origin_lsn = _json(transaction.origin or None), _json(transaction.origin_lsn or None)
         place = self._live
         if record.kind is ChangeKind.READ:
             place = self._incremental if record.incremental else self._read
