@@ -34,6 +34,8 @@ from penstock.runner.harness.chains import Chains
 from penstock.runner.harness.elements import ElementCoder
 from penstock.runner.harness.split_timer import Budget, SplitTimer
 from penstock.runner.harness.user_state import StateHandler, domain_of
+from penstock.runner.harness.writer import Send
+from penstock.runner.harness.writers import writer_for
 from penstock.runner.planning.plan import Plan, Stage
 
 logger = logging.getLogger(__name__)
@@ -140,7 +142,7 @@ class StageProcessor:
 
     # One bundle: start, any number of inputs, finish.
 
-    def start(self, partition: int, partitions: int, send: operations.Send) -> None:
+    def start(self, partition: int, partitions: int, send: Send) -> None:
         """Start a bundle whose output goes to `send`."""
         if self._used:
             # `reset` sets counters and caches of side inputs back. A new processor needs none: its counters are zero.
@@ -153,11 +155,10 @@ class StageProcessor:
         # half a block.
         for sink in self._sinks:
             sink.writers = [
-                operations.writer_for(
-                    edges[e], self.context.coder(edges[e].collection), partition, partitions, send
-                )
+                writer_for(edges[e], self.context.coder(edges[e].collection), partition, partitions, send)
                 for e in sink.edges
             ]
+        self._chains.start()
         # The id appears in Beam's log records only. Beam gives each bundle a different one, to match split requests to
         # bundles; here a split is a method call.
         self._execution = ExecutionContext(instruction_id=f"{self.stage.index}")

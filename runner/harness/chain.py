@@ -38,6 +38,18 @@ def is_plain(output: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainEnd:
+    """The operation that takes the elements of a chain in, and the function for it (`Kind.WRITE`, `Kind.COMBINE`).
+
+    `function` returns the function for the elements of a bundle that has started.
+    """
+
+    kind: Kind
+    op: Any
+    function: Callable[[], Callable[..., None]]
+
+
+@dataclass(frozen=True, slots=True)
 class SimpleStep:
     """A simple step: its function, Beam's `runner`, and the `receivers` of its outputs by tag (None: the main output).
 
@@ -67,6 +79,7 @@ class SimpleStep:
 class Chain:
     """Simple steps with their operations.
 
+    `end` takes the output of the last step; None if Beam's receiver does.
     `receiver` is Beam's receiver of the input if the chain counts the elements that it gets; None if they are counted.
     `behind` returns the receiver of the elements that a step's main output gets while they are outside of the chain.
     """
@@ -75,20 +88,23 @@ class Chain:
         self,
         steps: Sequence[SimpleStep],
         ops: Sequence[Any],
+        end: ChainEnd | None,
         receiver: Any,
         behind: Callable[[SimpleStep], common.Receiver],
     ) -> None:
         self._steps = steps
-        code = chain_code(tuple(step.kind for step in steps))
+        self._end = end
+        ends = [end] if end else []
+        code = chain_code((*(step.kind for step in steps), *(each.kind for each in ends)))
         self._step_of_line = code.step_of_line
         outputs = [step.receivers[None] for step in steps]
-        edges = [_Edge(receiver), *map(_Edge, outputs[:-1])]
+        edges = [_Edge(receiver), *map(_Edge, outputs if end else outputs[:-1])]
         enter = [receiver.receive if receiver else ops[0].process, *(each.receive for each in outputs)]
         self._segments = [
             _Segment(
                 [edges[edge] for edge in segment.edges if edges[edge].counters],
                 enter[segment.first],
-                [edges[edge] for edge in segment.edges if steps[edge].kind is Kind.RETURNED],
+                [edges[edge] for edge in segment.edges if code.kinds[edge] is Kind.RETURNED],
             )
             for segment in code.segments
         ]
@@ -101,16 +117,25 @@ class Chain:
             bindings[f"leave_{number}"] = _leaving(dispatch, counted)
             bindings[f"through_{number}"] = op.process
             bindings[f"bypass_{number}"] = _leaving(op.process, counted)
+        for each in ends:
+            bindings[f"f_{len(steps) + 1}"] = None  # until `start`
+            bindings[f"enter_{len(steps) + 1}"] = each.op.scoped_process_state.__enter__
         for number, edge in enumerate(edges):
             bindings[f"begin_{number}"], bindings[f"end_{number}"] = edge.begin, edge.end
         for names, segment in zip(code.segments, self._segments, strict=True):
-            bindings[f"exit_{names.first + 1}"] = ops[names.first].scoped_process_state.__exit__
+            first = [*ops, *(each.op for each in ends)][names.first]
+            bindings[f"exit_{names.first + 1}"] = first.scoped_process_state.__exit__
             bindings[f"settle_{names.first}"] = segment.settle
             bindings[f"grant_{names.first}"] = segment.grant
             bindings[f"check_{names.first}"] = segment.check
         made: dict[str, Any] = {}
         exec(code.code, made)
-        self.run, self._left = made["make"](**bindings)
+        self.run, self._left, self._bind = made["make"](**bindings)
+
+    def start(self) -> None:
+        """Start a bundle. Also a chain that is made in the middle of a bundle has to be started."""
+        if self._end:
+            self._bind(self._end.function())
 
     def settle(self) -> None:
         """Count the elements that stayed in the chain."""
@@ -146,7 +171,9 @@ class ChainReceiver(common.Receiver):
     def receive(self, element: WindowedValue) -> None:
         """Run one element through the chain."""
         self._begin(element)
-        self._run((element,))
+        # A copy, as a user's DoFn may have made the element, and may change and emit it again. What takes an element
+        # of a chain in may tell by its identity that it is the one before (`GroupedWriter.put`).
+        self._run((element.with_value(element.value),))
         self._end()
 
     def _make_and_run(self, elements: Iterable[WindowedValue]) -> None:

@@ -26,6 +26,9 @@ called in the same order. For a Filter and a Map it is, without the handling of 
 
 `sample_0` does the same for one value of edge 0, with a call of Beam's counters before and after each step, and goes on
 with `rest_1(element, value)`, which has the code from `if left_1` on.
+
+A chain with an end (`Kind.WRITE`, `Kind.COMBINE`) has `f_3(element, v2)` in the place of `out(element.with_value(v2))`,
+and counts the values of the last edge too.
 """
 
 from __future__ import annotations
@@ -50,6 +53,15 @@ class Kind(enum.Enum):
     RETURNED = "each of f(value), whose first result Beam checks"
     WINDOW = "value in the windows of f(element)"
     """For an element in one window. Beam calls the DoFn once for each window of an element."""
+    WRITE = "f(element, value)"
+    """The end of a chain in front of a writer, which has no operation state: it runs in the state of the last step."""
+    COMBINE = "f(key, value, None)"
+    """The end of a chain in front of a combiner in the global window. It has a state, and emits nothing."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether it is no DoFn but the end of a chain."""
+        return self in (Kind.WRITE, Kind.COMBINE)
 
     @property
     def is_one_to_one(self) -> bool:
@@ -62,7 +74,7 @@ class Segment:
     """Neighbouring edges of a chain, and the steps that get their values.
 
     Edge n is the output of step n, and edge 0 the input of the chain. All edges of a segment have the same number of
-    values. The last edge, the output of the chain, is in no segment.
+    values. The output of a chain without an end is in no segment.
     """
 
     edges: tuple[int, ...]
@@ -80,12 +92,15 @@ class ChainCode:
     """The code of a chain.
 
     - `code`: a module that defines `make`, which takes its bindings as keywords. It returns the function that runs
-      elements, and one that returns the numbers `left` of all segments.
+      elements, one that returns the numbers `left` of all segments, and one that replaces the function of the last step
+      or end.
+    - `kinds`: of the steps, and of the end if there is one.
     - `step_of_line`: the number of the step whose exceptions the line raises; 0 is the chain's input.
     """
 
     code: CodeType
     text: str
+    kinds: tuple[Kind, ...]
     step_of_line: dict[int, int]
     segments: tuple[Segment, ...]
 
@@ -96,12 +111,12 @@ class ChainCode:
 
 @functools.cache
 def chain_code(kinds: tuple[Kind, ...]) -> ChainCode:
-    """Generate the code for steps of these kinds."""
+    """Generate the code for steps of these kinds. The last one may be an end."""
     segments = _segments(kinds)
     lines = _Lines(kinds, segments)
     lines.write_module()
     text = "\n".join(lines.text)
-    return ChainCode(compile(text, FILENAME, "exec"), text, lines.step_of_line, segments)
+    return ChainCode(compile(text, FILENAME, "exec"), text, kinds, lines.step_of_line, segments)
 
 
 def _segments(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
@@ -143,10 +158,11 @@ class _Lines:
     def write_module(self) -> None:
         """Write the function `make`."""
         steps, firsts = range(1, len(self._kinds) + 1), list(self._segments)
+        of_dofns = ("leave", "dispatch", "through", "bypass")
         names = [
             f"{name}_{step}"
-            for step in steps
-            for name in ("f", "enter", "leave", "dispatch", "through", "bypass")
+            for step, kind in zip(steps, self._kinds, strict=True)
+            for name in ("f", "enter", *(() if kind.is_end else of_dofns))
         ]
         names += [f"{name}_{step - 1}" for step in steps for name in ("begin", "end")]
         names += [f"exit_{first + 1}" for first in firsts]
@@ -159,7 +175,10 @@ class _Lines:
         for first in firsts[1:]:
             self._write_rest(first)
         self._write_run()
-        self._add(1, f"return run, lambda: ({', '.join(f'left_{first}' for first in firsts)},)")
+        self._add(1, "def bind(function):")
+        self._add(2, f"nonlocal f_{steps[-1]}")
+        self._add(2, f"f_{steps[-1]} = function")
+        self._add(1, f"return run, lambda: ({', '.join(f'left_{first}' for first in firsts)},), bind")
 
     def _write_run(self) -> None:
         self._step = 0
@@ -252,6 +271,9 @@ class _Lines:
         """
         step = self._step = edge + 1
         kind = self._kinds[edge]
+        if kind.is_end:
+            self._write_end(depth, edge, value)
+            return
         if kind is Kind.WINDOW:
             self._add(depth, f"if len({value.element}.windows) != 1:")
             self._add(depth + 1, f"{ways_out.around}_{step}({value.as_element})")
@@ -269,7 +291,9 @@ class _Lines:
             # Not "or ()": Beam iterates over anything but None, and a 0 is an error.
             self._add(depth, f"if r{step} is not None:")
             self._add(depth + 1, f"for v{step} in r{step}:")
-            self._write_plain(depth + 2, step, _Value(f"v{step}", value.element), ways_out, then_segment)
+            # Of many outputs each would cost a call, so the code of the next segment is here also for a sampled value.
+            each = _Value(f"v{step}", value.element)
+            self._write_plain(depth + 2, step, each, ways_out, self._write_segment)
             self._step = step
             self._add(depth + 1, f"r{step} = None")
         else:
@@ -280,6 +304,18 @@ class _Lines:
         if edge in self._segments:
             # Back to the state before. The steps in between need not be left: entering the next one is enough.
             self._add(depth, f"exit_{step}(None, None, None)")
+
+    def _write_end(self, depth: int, edge: int, value: _Value) -> None:
+        """Write the end of the chain. As in Beam, its exceptions belong to the last step."""
+        self._step, end = edge, edge + 1
+        if self._kinds[edge] is Kind.WRITE:
+            self._add(depth, f"f_{end}({value.element}, {value.name})")
+            return
+        self._add(depth, f"enter_{end}()")
+        self._add(depth, f"key, value = {value.name}")
+        self._add(depth, f"f_{end}(key, value, None)")
+        if edge in self._segments:
+            self._add(depth, f"exit_{end}(None, None, None)")
 
     def _write_plain(self, depth: int, step: int, value: _Value, ways_out: _WaysOut, then: _Write) -> None:
         """Write `then` for a plain element, and what happens to another output."""

@@ -15,6 +15,9 @@ elements that are in one window; others go through Beam's operations from there 
 **A chain** is a run of simple steps in which each one's main output has the next one as its only consumer. It begins
 behind the stage's source or behind another DoFn's output, and at most `_MOST_STEPS` are in one.
 
+**The end** of a chain is the only consumer of its last step, if that is a sink or a combiner (`chain_ends.py`). The
+loop calls it with the value, so nothing wraps the value.
+
 **What is not the common case:**
 
 - An output that is a `TaggedOutput`, `TimestampedValue` or `WindowedValue` goes to an output handler of Beam. The steps
@@ -42,8 +45,9 @@ from apache_beam.portability.api import beam_fn_api_pb2
 from apache_beam.runners import common
 from apache_beam.runners.worker import operations
 
-from penstock.runner.harness.chain import Chain, ChainReceiver, SimpleStep
+from penstock.runner.harness.chain import Chain, ChainEnd, ChainReceiver, SimpleStep
 from penstock.runner.harness.chain_code import Kind
+from penstock.runner.harness.chain_ends import chain_end
 from penstock.runner.harness.simple_steps import simple_function, window_function
 
 _MOST_STEPS = 15
@@ -104,6 +108,11 @@ class Chains:
             return None
         return self._chain(first, ops[source].receivers[0])
 
+    def start(self) -> None:
+        """Start a bundle, for which the sinks have their writers."""
+        for chain in self._chains:
+            chain.start()
+
     def settle(self) -> None:
         """Count the elements that stayed in chains. To be called before the metrics of a bundle are read."""
         for chain in self._chains:
@@ -118,10 +127,13 @@ class Chains:
 
     def _following(self, name: str, receivers: Mapping[str | None, Any]) -> SimpleStep | None:
         """The step that follows a simple one in its chain."""
-        outputs = self._transforms[name].outputs
-        main = outputs.get("None", "") if len(outputs) > 1 else next(iter(outputs.values()), "")
-        step = self._only_consumer(main)
+        step = self._only_consumer(self._main_output(name))
         return step if step and step.length < _MOST_STEPS and _is_single(receivers[None]) else None
+
+    def _main_output(self, name: str) -> str:
+        """The PCollection of a transform's main output."""
+        outputs = self._transforms[name].outputs
+        return outputs.get("None", "") if len(outputs) > 1 else next(iter(outputs.values()), "")
 
     def _begin_chains(
         self, name: str, receivers: dict[str | None, Any], following: SimpleStep | None
@@ -143,13 +155,26 @@ class Chains:
         return self._steps.get(consumers[0]) if len(consumers) == 1 else None
 
     def _receiver(self, receiver: Any, first: SimpleStep) -> ChainReceiver:
-        return ChainReceiver(receiver, lambda: self._chain(first, None))
+        def make() -> Chain:
+            chain = self._chain(first, None)
+            chain.start()
+            return chain
+
+        return ChainReceiver(receiver, make)
 
     def _chain(self, first: SimpleStep, receiver: Any) -> Chain:
         steps = list(first.to_the_end())
-        chain = Chain(steps, [self._ops[each.name] for each in steps], receiver, self._receiver_behind)
+        ops = [self._ops[each.name] for each in steps]
+        chain = Chain(steps, ops, self._end(steps[-1]), receiver, self._receiver_behind)
         self._chains.append(chain)
         return chain
+
+    def _end(self, last: SimpleStep) -> ChainEnd | None:
+        """The end of the chain behind its last step, if that has only one consumer, which is a sink or a combiner."""
+        consumers = self._consumers[self._main_output(last.name)]
+        if len(consumers) != 1 or not _is_single(last.receivers[None]):
+            return None
+        return chain_end(self._ops[consumers[0]])
 
     def _receiver_behind(self, step: SimpleStep) -> common.Receiver:
         """The receiver of what a step emits outside of its chain. The rest of the steps is a chain too.

@@ -8,6 +8,7 @@ one pane (default trigger), `TriggeredBundle` emits the panes that Beam's trigge
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -27,6 +28,10 @@ from penstock.runner.windows.triggers import TriggerTree
 
 _SHOWN = 20
 """Number of values that the `repr` of a group shows."""
+_DECODED_TOGETHER, _DECODED_BYTES = 2000, 1 << 16
+"""A group of at most so many values and encoded bytes is decoded as a list."""
+_COUNT = struct.Struct(">i")
+"""The number of elements with which Beam's encoding of a list begins."""
 
 
 class _Values:
@@ -38,6 +43,14 @@ class _Values:
         self._count = count
 
     def __iter__(self) -> Iterator[Any]:
+        if self._count <= _DECODED_TOGETHER and type(self._chunks) is list:
+            encoded = _COUNT.pack(self._count) + b"".join(self._chunks)
+            if len(encoded) <= _DECODED_BYTES:
+                # Beam's compiled coder of lists takes a third of the time of a call for each value.
+                return iter(coder_impl.ListCoderImpl(self._coder).decode(encoded))
+        return self._decoded()
+
+    def _decoded(self) -> Iterator[Any]:
         for chunk in self._chunks:
             stream = coder_impl.create_InputStream(chunk)
             while stream.size() > 0:
@@ -164,9 +177,11 @@ class CompleteBundle(StageBundle):
 
     def finish(self, input_watermark_us: int) -> StageResult:
         """Emit each group."""
-        groups = self._grouping.groups()
-        for group in self._merging.merge_groups(groups) if self._merging else groups:
-            self._emit(group)
+        if self._grouping:
+            self._start()
+            groups = self._grouping.groups()
+            merged = self._merging.merge_groups(groups) if self._merging else groups
+            self.processor.process_all(map(self._element, merged))
         result = super().finish(input_watermark_us)
         self._grouping.close()  # last: a DoFn may keep a group and read it in finish_bundle
         return result
@@ -176,12 +191,11 @@ class CompleteBundle(StageBundle):
         self._grouping.close()
         super().discard()
 
-    def _emit(self, group: CompleteGroup) -> None:
-        self._start()
+    def _element(self, group: CompleteGroup) -> WindowedValue:
         window, end = self._window(group.window)
         at = end if self._at_window_end else self._output_at(window, group)
         pair = (self._keys.decode_nested(group.key), _Values(self._values, group.chunks, group.count))
-        self.processor.process(WindowedValue(pair, at, (window,), self._pane))
+        return WindowedValue(pair, at, (window,), self._pane)
 
     def _output_at(self, window: Any, group: CompleteGroup) -> Timestamp:
         # The lowest and the highest timestamp are enough: the timestamp combiners and window functions of Beam 2.77 are

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.runner.harness.bundle import ReadResidual, StageProcessor
-from penstock.runner.harness.operations import Send
 from penstock.runner.harness.split_timer import Budget
+from penstock.runner.harness.writer import Send
 from penstock.runner.store.cells import EVENT, HOLD, PROCESSING, Cells, Store, Timers
 from penstock.runner.tasks.epoch import MAX_US
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.runner.harness.bundle import ReadResidual, StageProcessor, suspended_stage
-from penstock.runner.harness.operations import Send
 from penstock.runner.harness.side_inputs import BlockSpool
 from penstock.runner.harness.split_timer import Budget
+from penstock.runner.harness.writer import Send
 from penstock.runner.planning.plan import Stage
 from penstock.runner.protocol.record import WatermarkKey
 from penstock.runner.tasks.grouping_bundle import CompleteBundle, PanesBundle, TriggeredBundle

@@ -63,14 +63,16 @@ class CompleteGroup:
     count: int
 
 
-def write_group(stream: Any, key: bytes, window: bytes, group: Group) -> None:
+def write_group(
+    stream: Any, key: bytes, window: bytes, first_us: int, last_us: int, count: int, values: bytes
+) -> None:
     """Write a group to one of Beam's output streams, in the form in which it is sent to its task."""
     stream.write(key, True)
     stream.write(window, True)
-    stream.write_bigendian_int64(group.first_us)
-    stream.write_bigendian_int64(group.last_us)
-    stream.write_var_int64(group.count)
-    stream.write(b"".join(group.chunks), True)
+    stream.write_bigendian_int64(first_us)
+    stream.write_bigendian_int64(last_us)
+    stream.write_var_int64(count)
+    stream.write(values, True)
 
 
 def read_group(stream: Any) -> tuple[bytes, bytes, int, int, int, bytes]:

@@ -173,6 +173,27 @@ def tagged(pairs: Pairs, name: str) -> Pairs:
     return (both["all"] | f"{name} all" >> beam.Map(lambda kv: kv), third) | f"{name} both" >> beam.Flatten()
 
 
+class ListsFn(beam.DoFn):
+    """Takes and emits batches of pairs: lists."""
+
+    def process_batch(self, batch: list[Any]) -> Iterator[list[Any]]:
+        yield [(key, value + 2) for key, value in batch]
+
+    def get_input_batch_type(self, input_element_type: Any) -> Any:
+        return list[input_element_type]
+
+    def get_output_batch_type(self, input_element_type: Any) -> Any:
+        return list[input_element_type]
+
+    def infer_output_type(self, input_type: Any) -> Any:
+        return input_type
+
+
+def batched(pairs: Pairs, name: str) -> Pairs:
+    twice = pairs | name >> beam.ParDo(ListsFn()) | f"{name} again" >> beam.ParDo(ListsFn())
+    return twice | f"{name} after" >> beam.Filter(lambda kv: kv[1] % 4)
+
+
 class SumAtTheEnd(beam.DoFn):
     """Keeps values and a count in state; a timer at the end of the window emits both."""
 
@@ -313,6 +334,7 @@ ONE: dict[str, Callable[[Pairs, str], Pairs]] = {
     "top": largest,
     "total": total,
     "split": split,
+    "batch": batched,
     "chain": chained,
     "metered": metered,
     "held": held,

@@ -108,6 +108,9 @@ def tally(campaign: Any) -> Iterator[Counter[str]]:
 @example(
     [("a", n, n) for n in range(12)], [("chain", 0, 0), ("metered", 0, 0), ("tagged", 0, 0), ("held", 0, 0)]
 )
+@example(
+    [("a", n, n) for n in range(9)], [("fixed", 0, 0), ("batch", 0, 0), ("group", 0, 0), ("batch", 0, 0)]
+)
 @given(
     st.sampled_from(sorted(KEYS)).flatmap(lambda kind: _data(KEYS[kind])),
     st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5), st.integers(0, 5)), max_size=7),

@@ -17,7 +17,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runner.harness.operations import GroupedWriter, writer_for
+from penstock.runner.harness.grouped_writer import GroupedWriter
+from penstock.runner.harness.writers import writer_for
 from penstock.runner.planning.plan import Edge, Routing
 from penstock.runner.protocol.frames import Frame, FrameSequencer, Kind
 from penstock.runner.store import StateStore
@@ -297,6 +298,49 @@ def test_a_writer_of_groups_loses_nothing_for_any_number_of_sends() -> None:
     assert waiting <= sent.writer.bytes == sum(len(block) for _, block in sent.blocks)
 
 
+@pytest.mark.parametrize(
+    ("limit", "most", "keys", "counts"),
+    [
+        ("_MOST_VALUES", 3, "aaabaac", [("a", 3), ("b", 1), ("a", 2), ("c", 1)]),
+        ("_MOST_BYTES", 6, "aaaabaac", [("a", 4), ("b", 1), ("a", 1), ("a", 1), ("c", 1)]),
+        ("_MOST_GROUPS", 2, "aaabaac", [("a", 3), ("b", 1), ("a", 2), ("c", 1)]),
+        ("_MOST_STREAMS", 1, "abcaab", [("a", 2), ("b", 1), ("c", 1), ("a", 1), ("b", 1)]),
+    ],
+)
+def test_a_writer_of_groups_sends_them_when_it_holds_as_much_as_it_may(
+    limit: str, most: int, keys: str, counts: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A key takes two bytes, and each value one.
+    monkeypatch.setattr(GroupedWriter, limit, most)
+    sent = _Sent()
+    element = WindowedValue(None, Timestamp(1), (EARLY,))
+    for key in keys:
+        sent.writer.put(element, (key, 1))
+    sent.writer.flush()
+    assert sorted((key, count) for key, _, _, _, count, _ in sent.groups()) == sorted(counts)
+
+
+@pytest.mark.parametrize("one_timestamp", [False, True], ids=["any timestamps", "one timestamp"])
+def test_a_writer_of_groups_gets_values_of_one_element_or_elements(one_timestamp: bool) -> None:
+    coder = coders.WindowedValueCoder(_PAIRS, coders.coders.IntervalWindowCoder())
+    edge = replace(_EDGE, one_timestamp_per_group=one_timestamp)
+    sent: list[list[bytes]] = [[], []]
+    by_elements, by_values = (
+        GroupedWriter(edge, coder, 0, 3, lambda edge, target, block, to=to: to.append(block)) for to in sent
+    )
+    rng, number = random.Random(5), 0
+    for _ in range(400):
+        at, windows = Timestamp(rng.randrange(4)), rng.choice([(EARLY,), (LATE,), (EARLY, LATE)])
+        element = WindowedValue(None, at, windows)
+        for _ in range(rng.randrange(5)):
+            pair, number = (f"k{rng.randrange(4)}", number), number + 1
+            by_elements.write(element.with_value(pair))
+            by_values.put(element, pair)
+    by_elements.flush()
+    by_values.flush()
+    assert sent[0] == sent[1] != []
+
+
 @pytest.mark.parametrize("one_timestamp", [False, True], ids=["any timestamps", "one timestamp"])
 def test_a_writer_of_groups_takes_no_keys_for_equal_that_are_encoded_differently(one_timestamp: bool) -> None:
     pair = coders.TupleCoder([coders.FastPrimitivesCoder(), coders.VarIntCoder()])
@@ -326,6 +370,29 @@ def test_a_writer_of_groups_takes_no_keys_for_equal_that_are_encoded_differently
             assert first_us == last_us or not one_timestamp
     assert found == expected
     assert writer.records == sum(map(len, expected.values()))
+
+
+@pytest.mark.parametrize("coder", [coders.VarIntCoder(), coders.FastPrimitivesCoder()], ids=["typed", "any"])
+@pytest.mark.parametrize("count", [0, 1, 1999, 2000, 2001, 5000])
+def test_the_values_of_a_group_of_any_size_can_be_read_again_and_again(
+    count: int, coder: coders.Coder
+) -> None:
+    impl = coder.get_impl()
+    values = [number * 7 for number in range(count)]
+    encoded = [impl.encode_nested(value) for value in values]
+    chunks = [b"".join(encoded[at : at + 300]) for at in range(0, count, 300)]
+    group = _Values(impl, chunks, count)
+    assert list(zip(group, group, strict=True)) == list(zip(values, values, strict=True))
+    assert list(_Values(impl, iter(chunks), count)) == values
+    assert len(group) == count
+
+
+def test_a_value_that_a_user_changes_is_as_it_was_in_the_next_iteration() -> None:
+    impl = coders.FastPrimitivesCoder().get_impl()
+    group = _Values(impl, [impl.encode_nested([1]), impl.encode_nested([2])], 2)
+    for value in group:
+        value.append(0)
+    assert list(group) == [[1], [2]]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.runner.harness.elements import ElementCoder
-from penstock.runner.harness.operations import RoundRobinWriter
+from penstock.runner.harness.writers import RoundRobinWriter
 from penstock.runner.planning.plan import Edge, Routing
 
 EDGE = Edge(0, "spread", "", Routing.ROUND_ROBIN, 1, (0,), 1)
