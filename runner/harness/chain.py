@@ -39,7 +39,7 @@ def is_plain(output: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ChainEnd:
-    """The operation that takes the elements of a chain in, and the function for it (`Kind.WRITE`, `Kind.COMBINE`).
+    """The operation that takes the elements of a chain in, and the function for it (`Kind.WRITE` and its like).
 
     `function` returns the function for the elements of a bundle that has started.
     """

@@ -27,7 +27,7 @@ called in the same order. For a Filter and a Map it is, without the handling of 
 `sample_0` does the same for one value of edge 0, with a call of Beam's counters before and after each step, and goes on
 with `rest_1(element, value)`, which has the code from `if left_1` on.
 
-A chain with an end (`Kind.WRITE`, `Kind.COMBINE`) has `f_3(element, v2)` in the place of `out(element.with_value(v2))`,
+A chain with an end (`Kind.WRITE` and its like) has `f_3(element, v2)` in the place of `out(element.with_value(v2))`,
 and counts the values of the last edge too.
 """
 
@@ -56,12 +56,14 @@ class Kind(enum.Enum):
     WRITE = "f(element, value)"
     """The end of a chain in front of a writer, which has no operation state: it runs in the state of the last step."""
     COMBINE = "f(key, value, None)"
-    """The end of a chain in front of a combiner in the global window. It has a state, and emits nothing."""
+    """The end of a chain in front of a combiner in the default windowing. It has a state, and emits nothing."""
+    COMBINE_IN_WINDOWS = "f(element, value), in a state"
+    """The end of a chain in front of a combiner in another windowing."""
 
     @property
     def is_end(self) -> bool:
         """Whether it is no DoFn but the end of a chain."""
-        return self in (Kind.WRITE, Kind.COMBINE)
+        return self in (Kind.WRITE, Kind.COMBINE, Kind.COMBINE_IN_WINDOWS)
 
     @property
     def is_one_to_one(self) -> bool:
@@ -308,13 +310,15 @@ class _Lines:
     def _write_end(self, depth: int, edge: int, value: _Value) -> None:
         """Write the end of the chain. As in Beam, its exceptions belong to the last step."""
         self._step, end = edge, edge + 1
-        if self._kinds[edge] is Kind.WRITE:
+        has_state = self._kinds[edge] is not Kind.WRITE
+        if has_state:
+            self._add(depth, f"enter_{end}()")
+        if self._kinds[edge] is Kind.COMBINE:
+            self._add(depth, f"key, value = {value.name}")
+            self._add(depth, f"f_{end}(key, value, None)")
+        else:
             self._add(depth, f"f_{end}({value.element}, {value.name})")
-            return
-        self._add(depth, f"enter_{end}()")
-        self._add(depth, f"key, value = {value.name}")
-        self._add(depth, f"f_{end}(key, value, None)")
-        if edge in self._segments:
+        if has_state and edge in self._segments:
             self._add(depth, f"exit_{end}(None, None, None)")
 
     def _write_plain(self, depth: int, step: int, value: _Value, ways_out: _WaysOut, then: _Write) -> None:

@@ -47,13 +47,13 @@ from apache_beam.runners.worker import operations
 
 from penstock.runner.harness.chain import Chain, ChainEnd, ChainReceiver, SimpleStep
 from penstock.runner.harness.chain_code import Kind
-from penstock.runner.harness.chain_ends import chain_end
+from penstock.runner.harness.chain_ends import END_URNS, chain_end
 from penstock.runner.harness.simple_steps import simple_function, window_function
 
 _MOST_STEPS = 15
 """Python nests at most 20 loops in one function."""
 _LEAST_BEHIND_A_DOFN = 2
-"""A chain that gets its elements one by one costs more than one step of Beam, and less than two."""
+"""A chain that gets its elements one by one costs more than one step of Beam, and less than two. An end is a step."""
 _FINDING = threading.RLock()
 """Held while `common.DoFnRunner` is replaced."""
 
@@ -142,7 +142,7 @@ class Chains:
         outputs = self._transforms[name].outputs
         for tag, collection in outputs.items():
             first = self._only_consumer(collection)
-            if first is None or first is following or first.length < _LEAST_BEHIND_A_DOFN:
+            if first is None or first is following or not self._pays_behind_a_dofn(first):
                 continue
             if _is_single(receivers[tag]):
                 receiver = self._receiver(receivers[tag], first)
@@ -153,6 +153,13 @@ class Chains:
         """The simple step that is the only consumer of a PCollection."""
         consumers = self._consumers[collection]
         return self._steps.get(consumers[0]) if len(consumers) == 1 else None
+
+    def _pays_behind_a_dofn(self, first: SimpleStep) -> bool:
+        """Whether the chain that begins with this step costs less than Beam's operations for elements one by one."""
+        last = list(first.to_the_end())[-1]
+        consumers = self._consumers[self._main_output(last.name)]
+        has_end = [self._transforms[name].spec.urn in END_URNS for name in consumers] == [True]
+        return first.length + has_end >= _LEAST_BEHIND_A_DOFN
 
     def _receiver(self, receiver: Any, first: SimpleStep) -> ChainReceiver:
         def make() -> Chain:
@@ -182,7 +189,7 @@ class Chains:
         So a step that gives each element a timestamp does not send all of them through Beam's operations.
         """
         following, receiver = step.following, step.receivers[None]
-        if following and following.length >= _LEAST_BEHIND_A_DOFN:
+        if following and self._pays_behind_a_dofn(following):
             receiver = self._receiver(receiver, following)
         return receiver
 

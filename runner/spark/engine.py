@@ -82,7 +82,7 @@ class SparkEngine:
                     name(f"{description}, {self._descriptions[level - 1]}")
                     # One job for all levels: Spark starts a stage of tasks only when the level above has ended, and
                     # needs no round trip to this driver between them.
-                    rdd = exchange(rdd, n)
+                    rdd = exchange(rdd, n, self._jvm.serializer_of_blocks)
                     exchanges.append(rdd)
                     rdd = rdd.mapPartitionsWithIndex(
                         _level_function(self._plan_broadcast, level, self._input_of_level(level, epoch))

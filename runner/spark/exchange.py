@@ -17,8 +17,11 @@ _PAIR_BYTES = 100
 """What a pair takes in memory besides its frame, about."""
 
 
-def exchange(rdd: Any, partitions: int) -> Any:
-    """Return an RDD of the pairs of `rdd`, each in the partition that it names."""
+def exchange(rdd: Any, partitions: int, serializer_of_blocks: Any = None) -> Any:
+    """Return an RDD of the pairs of `rdd`, each in the partition that it names.
+
+    `serializer_of_blocks`: what the JVM writes and reads the blocks with (see `SparkJvm`); None is Spark's choice.
+    """
     if not hasattr(rdd, "_jrdd"):  # the RDD of a test, without a JVM
         return rdd.partitionBy(partitions, _target_partition)
     from pyspark import RDD
@@ -33,6 +36,8 @@ def exchange(rdd: Any, partitions: int) -> Any:
     # Spark compares partitioners by this id. It would leave a shuffle out only if its input had this partitioner
     # already, and the output of a level has none.
     shuffled = pairs.partitionBy(context._jvm.PythonPartitioner(partitions, id(_target_partition)))
+    if serializer_of_blocks is not None:
+        shuffled.rdd().setSerializer(serializer_of_blocks)
     return RDD(context._jvm.PythonRDD.valueOfPair(shuffled), context, BatchedSerializer(serializer))
 
 

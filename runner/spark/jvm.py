@@ -1,11 +1,14 @@
-"""Calls to Spark's JVM that PySpark has no method for: names for Spark's UI, and deletion of shuffle files.
+"""Calls to Spark's JVM that PySpark has no method for: names for Spark's UI, deletion of shuffle files, and less work.
 
 Spark deletes the files of a shuffle when the JVM has collected the objects of that shuffle. An idle JVM collects
 nothing for half an hour, so the blocks of all epochs would stay on every disk of the cluster. No task reads them after
 their epoch has ended. So the driver asks for their deletion then.
 
-Neither call is needed for a correct result. A context without a JVM (in a test), or a Spark version without these
-methods, works without them. They were read in PySpark 4.3.0.
+An epoch with little data costs what its Spark job costs. Of the JVM's CPU time for such a job, a fifth went into new
+serializers (`_serializer_of_blocks`), and a tenth into looking for classes by their short names (`_CLASSES`).
+
+No call is needed for a correct result. A context without a JVM (in a test), or a Spark version without these methods,
+works without them. They were read in PySpark 4.3.0.
 """
 
 from __future__ import annotations
@@ -26,8 +29,11 @@ class SparkJvm:
         self._context = spark_context
         self._java: Any = getattr(spark_context, "_jsc", None)
         self._cleaner: Any = None
+        self.serializer_of_blocks: Any = None
         if self._java is not None:
             self._cleaner = self._call(functools.partial(_cleaner_of, self._java))
+            self.serializer_of_blocks = self._call(functools.partial(_serializer_of_blocks, spark_context))
+            self._call(functools.partial(_keep_classes, spark_context._jvm))
 
     @contextlib.contextmanager
     def naming(self) -> Iterator[Callable[[str], None]]:
@@ -69,6 +75,42 @@ class SparkJvm:
             self._cleaner = None
             logger.debug("a call to Spark's JVM failed: %s", error)
             return None
+
+
+_CLASSES = {
+    "PairwiseRDD": (),
+    "PythonPartitioner": (),
+    "PythonRDD": ("collectAndServe", "valueOfPair"),
+    "PythonUtils": ("getBroadcastThreshold",),
+    "SimplePythonFunction": (),
+}
+"""Classes that PySpark uses for each RDD, and their static methods."""
+
+
+def _keep_classes(jvm: Any) -> None:
+    """Let PySpark find these classes and methods as attributes.
+
+    Otherwise it asks the JVM each time. The JVM tries all packages that may have a class with this name, and looks into
+    all archives of its class path for each of them.
+    """
+    for name, methods in _CLASSES.items():
+        found = getattr(jvm, name)
+        for method in methods:
+            setattr(found, method, getattr(found, method))
+        setattr(jvm, name, found)
+
+
+def _serializer_of_blocks(spark_context: Any) -> Any:
+    """Return Java's serializer, for the pairs of a number and bytes that are exchanged.
+
+    For such pairs Spark takes Kryo. Each task gets its own copy of the serializer with the description of its stage,
+    and makes new Kryo objects with it. Each of these registers some hundred classes: milliseconds for a few bytes.
+    """
+    settings = spark_context._jsc.sc().conf().clone()
+    # Java's serializer keeps what it has written until it is reset, by default after 100 objects, which may be 50
+    # blocks of a megabyte. After two objects, a pair, it keeps nothing.
+    settings.set("spark.serializer.objectStreamReset", "2")
+    return spark_context._jvm.org.apache.spark.serializer.JavaSerializer(settings)
 
 
 def _cleaner_of(java: Any) -> Any:
