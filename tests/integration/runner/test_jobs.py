@@ -12,10 +12,12 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import window
+from py4j.java_gateway import JVMView
 
 from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
 from penstock.runner.spark.collect_garbage import GarbageCollector
+from penstock.runner.spark.exchange import exchange
 from penstock.runner.spark.jvm import SparkJvm
 from penstock.runner.spark.session import context_of
 from tests.integration.runner.sources import AppendFn, CountFn
@@ -125,8 +127,40 @@ def test_shuffle_files_of_an_epoch_are_removed_after_it_ends(spark: Any, start: 
     wait_until(lambda: not _shuffle_files(spark) - before)
 
 
+def _exchanged(spark: Any, frames: list[tuple[int, bytes]]) -> Any:
+    context = context_of(spark)
+    return exchange(context.parallelize(frames, 2), 2, SparkJvm(context).serializer_of_blocks)
+
+
+def test_blocks_are_exchanged_without_kryo(spark: Any) -> None:
+    frames = [(number % 2, bytes([number % 256]) * (number * 500)) for number in range(300)]
+    rdd = _exchanged(spark, frames)
+    shuffled = rdd._jrdd.rdd().dependencies().head().rdd()
+    serializer = shuffled.dependencies().head().serializer()
+    assert serializer.getClass().getSimpleName() == "JavaSerializer"
+    assert sorted(rdd.collect()) == sorted(frames)
+
+
+def test_an_exchange_asks_the_jvm_for_no_class_by_its_name(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    ask = JVMView.__getattr__
+
+    def asking(view: Any, name: str) -> Any:
+        names.append(name)
+        return ask(view, name)
+
+    _exchanged(spark, [(0, b"a")])
+    rdd = context_of(spark).parallelize([(1, b"b")], 2)
+    monkeypatch.setattr(JVMView, "__getattr__", asking)
+    assert exchange(rdd, 2).collect() == [(1, b"b")]
+    assert names == []
+
+
 def test_a_context_without_a_jvm_needs_no_calls() -> None:
     jvm = SparkJvm(object())
+    assert jvm.serializer_of_blocks is None
     with jvm.naming() as name:
         name("words")
     jvm.delete_shuffles([object()])
