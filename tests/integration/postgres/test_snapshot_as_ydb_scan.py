@@ -17,7 +17,6 @@ from penstock.io.change_streams.incremental.signal_folder import write_signal
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.incremental.chunk_reader import ChunkReader
 from penstock.io.postgres.incremental.held_read_view import HeldReadView
-from penstock.io.postgres.initial_scan.frontier import ScanFrontier
 from penstock.io.postgres.record import ChangeKind
 from penstock.tables import EVERY_TABLE
 from penstock.transforms.formats.ydb import YdbFormat
@@ -167,10 +166,10 @@ def test_a_table_without_rows_is_not_read_unless_its_rows_went_after_the_snapsho
 
 
 def scanning_with_signals(database: Database, folder: Path) -> Snapshots:
-    """Return a reader that reads ranges already, and takes signals from a folder."""
+    """Return a reader that has planned its ranges and read none, and takes signals from a folder."""
     reader = scanning(database, signal_table=None, signal_folder=str(folder))
     wait_until(
-        lambda: isinstance(reader.epochs.residuals[0][0], ScanFrontier) or reader.epochs.run(0.1) is None
+        lambda: not reader.epochs.residuals[0][0].can_progress or reader.epochs.run(0.1, steps=1) is None
     )
     return reader
 
