@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.extras import extra_packages
+from penstock.io.kafka.errors import CLIENT_LOG
 from penstock.io.kafka.options import KafkaSinkOptions
 from penstock.io.staging.complete_marks import complete_times, decode_mark
 
@@ -33,7 +34,7 @@ def complete_until(
 
     settings = {**(config or {}), "bootstrap.servers": bootstrap_servers}
     # The group stores no offsets, and librdkafka asks for its name.
-    consumer = Consumer(reader_settings(settings, "penstock-complete-until"))
+    consumer = Consumer(reader_settings(settings, "penstock-complete-until"), logger=CLIENT_LOG)
     try:
         return complete_times(map(decode_mark, newest_values(consumer, topic).values()))
     finally:

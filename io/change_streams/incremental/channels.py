@@ -199,7 +199,9 @@ class KafkaChannel:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 **self._options,
-            }
+            },
+            # librdkafka writes to stderr unless it gets a logger.
+            logger=_LOGGER,
         )
         topic = consumer.list_topics(self._topic, timeout=5).topics[self._topic]
         if not topic.partitions:
