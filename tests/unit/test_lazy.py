@@ -10,6 +10,7 @@ import pytest
 from penstock.lazy import load
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["spanner", "bigtable"])
 def test_every_public_name_of_a_source_can_be_loaded(source: str) -> None:
     program = (

@@ -204,6 +204,7 @@ def test_jobs_that_cannot_replay_are_refused(job: Path, parameters: dict[str, st
     assert (done.exit_code, complaint in done.output) == (ExitCode.CONFIGURATION, True), done.output
 
 
+@pytest.mark.slow
 def test_a_record_of_a_source_is_decoded_in_a_process_that_has_not_imported_the_source() -> None:
     written = json.dumps(letter_fields(letter(NATIVE, "ToChangeEvents")))
     program = (

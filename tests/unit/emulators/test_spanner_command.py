@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 COMMAND = [sys.executable, "-m", "penstock.cli.main", "emulator", "spanner"]
 
 
@@ -22,6 +24,7 @@ def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_without_an_option_the_command_becomes_googles_server(tmp_path: Path) -> None:
     server = tmp_path / "emulator_main"
     server.write_text('#!/bin/sh\necho "$@"\nexit 7\n')
@@ -41,11 +44,13 @@ def test_a_missing_emulator_is_an_error_that_names_both_remedies(tmp_path: Path)
     assert "penstock emulator spanner --simulated" in ended.stderr
 
 
+@pytest.mark.slow
 def test_both_commands_show_their_options() -> None:
     assert "--simulated" in run("--help").stdout
     assert "--churn-seconds" in run("--simulated", "--help").stdout
 
 
+@pytest.mark.slow
 def test_the_simulated_service_listens_and_ends_on_sigterm() -> None:
     with subprocess.Popen(
         [*COMMAND, "--simulated", "--port", "0"], stdout=subprocess.PIPE, text=True

@@ -106,6 +106,7 @@ def test_our_runner_is_the_default_and_any_other_can_be_named() -> None:
     assert with_runner(["--runner", "DirectRunner"]) == ["--runner", "DirectRunner"]
 
 
+@pytest.mark.slow
 def test_a_signal_stops_the_pipeline_with_a_checkpoint(tmp_path: Path) -> None:
     """Uses a separate process with a fake runner, whose pipeline runs until it is stopped."""
     program = textwrap.dedent(

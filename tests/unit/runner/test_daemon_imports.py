@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 from penstock.runner.daemon import import_for_workers
@@ -17,6 +19,7 @@ print(*sorted({"google.cloud.spanner", "google.cloud.bigtable", "ydb"} & sys.mod
 """
 
 
+@pytest.mark.slow
 def test_workers_import_what_talks_to_the_services_of_their_pipeline_and_to_no_other() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["penstock.io.kafka.sender penstock.io.postgres.client", ""]

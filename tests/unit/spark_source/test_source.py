@@ -125,6 +125,7 @@ def test_a_batch_query_needs_a_start_and_ends_now() -> None:
     assert (seconds(start), seconds(end)) == (7, 100)
 
 
+@pytest.mark.slow
 def test_importing_the_data_sources_imports_no_beam_and_no_client() -> None:
     program = (
         "import sys, penstock.spark.registration, penstock.spark.spanner, penstock.spark.postgres, penstock.spark.ydb\n"

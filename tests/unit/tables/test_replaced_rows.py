@@ -28,6 +28,7 @@ def small(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.low_limits(monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["current", "history"])
 @pytest.mark.usefixtures("small")
 def test_tables_with_upkeep_are_the_table_of_the_source_after_every_epoch(
@@ -48,6 +49,7 @@ def test_tables_with_upkeep_are_the_table_of_the_source_after_every_epoch(
     assert len(lake.data_files()) < 16
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_the_upkeep_changes_no_row_of_a_history(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     events = [[update(key, number, 1000 * number) for key in range(number % 4, 9)] for number in range(2, 12)]
