@@ -272,6 +272,7 @@ class LogFilesTarget(EpochTableTarget):
             self._note(log.table, log.source)
             with self.errors(log.table):
                 committed.extend(file.path for file in self._publish_log(log, delivery))
+                self._tidy(log.table)
 
         with committing_rows():
             publish_tables_of_epoch(self._logs(delivery, batches), publish, self.schema_changes)

@@ -51,6 +51,9 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
     the checkpoint until `penstock tables` resumes or skips it, and the other tables go on. Not in the mode log."""
     max_parked_bytes: int = 1 << 30
     """Size of the changes of all parked tables of the sink, in bytes, above which the pipeline fails."""
+    version_seconds: float = 0
+    """Time, in seconds, for which older versions of a table can be read. The upkeep forgets those that were replaced
+    earlier, and deletes the files that no other version needs; 0: all stay."""
     mark_complete: bool = False
     """Whether each table says until which commit time it is complete, also while nothing changes. `complete_until`
     reads it."""
@@ -76,6 +79,11 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
                 "written the rows as files of the table before it refuses them. Use on_refused_table='stop'."
             )
         return self.max_parked_bytes
+
+    def check_versions(self) -> None:
+        """Raise UsageError if `version_seconds` is negative."""
+        if self.version_seconds < 0:
+            raise UsageError(f"version_seconds must be 0 or more, got {self.version_seconds!r}.")
 
     @property
     def mark_seconds(self) -> float | None:

@@ -6,11 +6,12 @@ A format of tables adds how a table is opened, created, read and committed: `Epo
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from typing_extensions import Self
 
@@ -22,6 +23,7 @@ from penstock.event.schema_changes import SchemaChange
 from penstock.event.schema_policies import ChangePolicies, Entries, policies_of
 from penstock.io.columnar.data_files import files_of
 from penstock.io.columnar.known_keys import SnapshotKeys
+from penstock.io.columnar.old_versions import is_due
 from penstock.io.columnar.one_schema import with_one_schema
 from penstock.io.columnar.partitions import Entries as PartitionEntries
 from penstock.io.columnar.partitions import PartitionField, check_own, fields_of, partition_entries
@@ -77,6 +79,20 @@ def _one_commit(seconds: float) -> Iterator[None]:
             _commit.release()
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Tidied(NamedTuple):
+    """When old versions of a table were forgotten, in seconds of `time.monotonic`, and which.
+
+    See `EpochTableTarget._forget_versions`.
+    """
+
+    at: float
+    before_ms: int
+
+
 class EpochTableTarget(ABC):
     """See `penstock.io.staging.epochs.EpochTarget`. One table is one commit of an epoch.
 
@@ -89,6 +105,8 @@ class EpochTableTarget(ABC):
     selection: TableSelection
     mark_seconds: float | None
     partition_by: PartitionEntries
+    version_seconds: float
+    _tidied: dict[str, Tidied]
     _keys: SnapshotKeys
     _written: set[WrittenTable]
 
@@ -176,6 +194,23 @@ class EpochTableTarget(ABC):
                 errors.append(error)
         if errors:
             raise SeveralProblemsError.of(errors)
+
+    @abstractmethod
+    def _forget_versions(self, name: str, before_ms: int, since_ms: int) -> bool:
+        """Forget versions of a table that newer ones had replaced before (not at) a time, and delete their files.
+
+        All times are in milliseconds since the epoch. What was replaced before `since_ms` is deleted already. Returns
+        whether there are more of them.
+        """
+
+    def _tidy(self, name: str) -> None:
+        """Forget old versions of a table, if it is time, after a commit."""
+        last, now = self._tidied.get(name), time.monotonic()
+        if not is_due(None if last is None else last.at, now, self.version_seconds):
+            return
+        before_ms = _now_ms() - int(self.version_seconds * 1000)
+        if not self._forget_versions(name, before_ms, 0 if last is None else last.before_ms):
+            self._tidied[name] = Tidied(now, before_ms)
 
     def newest(self, name: str, sink: str, job: str) -> TableCommit | None:
         """Return the newest snapshot of a table for reading; None if there is no table.
@@ -271,6 +306,7 @@ class EpochTableTarget(ABC):
         commit.maintain()
         # If another writer committed too, the table has another snapshot, and the keys are read again.
         self._keys.committed(name, commit.committed(before))
+        self._tidy(name)
 
     def _write_events(self, commit: Any, events: TableEvents) -> None:
         """Write events to a table, in the mode of the target."""

@@ -139,6 +139,24 @@ def files_at(uri: str, folder: DeltaFolder, table: str, version: int) -> LogStat
     return found
 
 
+def live_and_removed(folder: DeltaFolder, table: str, version: int) -> tuple[list[str], list[RemovedFile]]:
+    """Return the paths of the data files at a version, one of the newest, and the removed files that the log has.
+
+    Raises:
+        TargetUnavailableError: other writers have removed entries of the log in the meantime.
+    """
+    state, removed = _at_checkpoint(folder, table, version), []
+    if state.version >= 0:
+        removed += [file for content in checkpoint_contents(folder)[1] for file in _removed_in(content)]
+    names = [entry_name(number) for number in range(state.version + 1, version + 1)]
+    try:
+        entries = in_parallel(folder.read_entry, names)
+    except FileNotFoundError:
+        raise TargetUnavailableError("the log of the table was cleaned up while it was read") from None
+    removed += [action.remove for entry in entries for action in decoded(entry) if action.remove is not None]
+    return [path for path, _ in state.after(entries).files], removed
+
+
 def _forward_again(uri: str, folder: DeltaFolder, table: str, version: int) -> LogState:
     try:
         return _forward(folder, _at_checkpoint(folder, table, version), version)
@@ -182,6 +200,15 @@ def checkpoint_contents(folder: DeltaFolder) -> tuple[int, list[bytes]]:
 def _added_in(checkpoint: bytes) -> list[AddedFile]:
     rows = pyarrow.parquet.ParquetFile(io.BytesIO(checkpoint)).read(columns=["add"]).column("add").drop_null()
     return [_added(each) for each in rows.to_pylist()]
+
+
+def _removed_in(checkpoint: bytes) -> list[RemovedFile]:
+    columns = ["remove.path", "remove.deletionTimestamp", "remove.dataChange"]
+    rows = pyarrow.parquet.ParquetFile(io.BytesIO(checkpoint)).read(columns=columns).column("remove")
+    return [
+        RemovedFile(each["path"], each["dataChange"], each["deletionTimestamp"])
+        for each in rows.drop_null().to_pylist()
+    ]
 
 
 def _added(row: Mapping[str, Any]) -> AddedFile:

@@ -19,11 +19,13 @@ from penstock.io.columnar.log_target import LogFilesTarget
 from penstock.io.columnar.partitions import Entries as PartitionEntries
 from penstock.io.columnar.partitions import PartitionField, check_columns
 from penstock.io.columnar.table_rows import Mode
+from penstock.io.columnar.table_target import Tidied
 from penstock.io.delta.commit import DeltaCommit, table_schema_of
 from penstock.io.delta.errors import DeltaTargetError, errors_of
 from penstock.io.delta.files import DeltaFiles
 from penstock.io.delta.folder import folder_of, is_local
 from penstock.io.delta.marks import complete_entry, user_metadata
+from penstock.io.delta.old_files import delete_removed_files
 from penstock.io.delta.partitions import column_of, fields_of_table, with_units
 from penstock.io.delta.snapshot_files import SnapshotFiles
 from penstock.io.delta.vector_commit import VectorCommit, has_vectors
@@ -54,6 +56,8 @@ class DeltaTarget(LogFilesTarget):
     selection: TableSelection = EVERY_TABLE
     deletion_vectors: bool = False
     partition_by: PartitionEntries = ()
+    version_seconds: float = 0
+    _tidied: dict[str, Tidied] = field(default_factory=dict, init=False, repr=False, compare=False)
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
     _written: set[WrittenTable] = field(default_factory=set, init=False, repr=False, compare=False)
 
@@ -153,6 +157,13 @@ class DeltaTarget(LogFilesTarget):
                 app_transactions=[Transaction(entry, mark.until_us)],
             ),
         )
+
+    def _forget_versions(self, name: str, before_ms: int, since_ms: int) -> bool:
+        # Opened again: the commit may have been written without delta-rs.
+        table = self._open(name)
+        folder, now_ms = folder_of(name, self.storage_options), before_ms + int(self.version_seconds * 1000)
+        delete_removed_files(name, table, folder, before_ms, since_ms, now_ms)
+        return False
 
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> DeltaCommit:
         base = (table, name, delivery, self.schema_changes, self.tombstone_seconds)

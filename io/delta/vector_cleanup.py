@@ -38,7 +38,7 @@ def delete_dead_vectors(
     `vectors`: of the newest version, which has just got a checkpoint. A checkpoint has the entries of removed
     files for this time.
     """
-    retention_ms = milliseconds(configuration.get(_RETENTION, _DEFAULT_RETENTION))
+    retention_ms = retention_ms_of(configuration)
     # A person who has written an interval of another form gets no file deleted.
     if retention_ms is None:
         return
@@ -46,6 +46,11 @@ def delete_dead_vectors(
     if old:
         needed = {*_paths(vectors), *_paths(_removed_in(folder))}
         folder.delete(dead_vectors(old, needed))
+
+
+def retention_ms_of(configuration: Mapping[str, str]) -> int | None:
+    """Return for how many milliseconds checkpoints have the files that were removed; None: it cannot be read."""
+    return milliseconds(configuration.get(_RETENTION, _DEFAULT_RETENTION))
 
 
 def dead_vectors(old: Iterable[str], needed: Collection[str]) -> list[str]:

@@ -65,6 +65,7 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
             uri = os.path.abspath(uri)
         self.check_vectors()
         partition_entries(self.partition_by, self.mode)
+        self.check_versions()
         check_arguments("uri", uri, self.mode, self.schema_changes, ABILITIES, "a Delta table")
         target = DeltaTarget(
             uri,
@@ -75,6 +76,7 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
             self.mark_seconds,
             deletion_vectors=self.deletion_vectors,
             partition_by=self.partition_by,
+            version_seconds=self.version_seconds,
         )
         publish = publish_tables(target, options=self, max_parked_bytes=self.parked_bytes)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))

@@ -46,10 +46,12 @@ from penstock.io.columnar.positions import NO_POSITIONS, Positions
 from penstock.io.columnar.replica import schema_change
 from penstock.io.columnar.row_commit import RowCommit
 from penstock.io.columnar.table_rows import KEY, Mode, StoredRow
+from penstock.io.columnar.table_target import Tidied
 from penstock.io.columnar.upkeep import GROUP_ROWS
 from penstock.io.iceberg.errors import IcebergTargetError, classify_error, not_configured
 from penstock.io.iceberg.field_ids import field_ids, with_field_ids
 from penstock.io.iceberg.files import IcebergFiles
+from penstock.io.iceberg.old_snapshots import forget_snapshots
 from penstock.io.iceberg.partitions import by_partition, fields_of_table, record_of, schema_and_spec
 from penstock.io.iceberg.snapshot_files import SnapshotFiles
 from penstock.io.iceberg.statistics import entry_of, statistics_in
@@ -116,6 +118,8 @@ class IcebergTarget(LogFilesTarget):
     mark_seconds: float | None = None
     selection: TableSelection = EVERY_TABLE
     partition_by: PartitionEntries = ()
+    version_seconds: float = 0
+    _tidied: dict[str, Tidied] = field(default_factory=dict, init=False, repr=False, compare=False)
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
     _written: set[WrittenTable] = field(default_factory=set, init=False, repr=False, compare=False)
 
@@ -203,6 +207,10 @@ class IcebergTarget(LogFilesTarget):
         with table.transaction() as transaction:
             transaction.set_properties({name: mark.encoded.decode()})
             transaction.remove_properties(*older)
+
+    def _forget_versions(self, name: str, before_ms: int, since_ms: int) -> bool:
+        # With its whole metadata, which the handle of the commit does not have.
+        return forget_snapshots(name, self._load_catalog().load_table(name), before_ms)
 
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> _Commit:
         files = SnapshotFiles(table)

@@ -53,6 +53,7 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
         if "." not in self.table:
             raise UsageError(f"table needs a namespace, such as shop.{self.table}, got {self.table!r}.")
         partition_entries(self.partition_by, self.mode)
+        self.check_versions()
         properties = dict(self.catalog_properties or {})
         target = IcebergTarget(
             self.table,
@@ -64,6 +65,7 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
             self.tombstone_seconds,
             self.mark_seconds,
             partition_by=self.partition_by,
+            version_seconds=self.version_seconds,
         )
         publish = publish_tables(target, options=self, max_parked_bytes=self.parked_bytes)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))
