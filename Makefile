@@ -33,7 +33,7 @@ quickstart: $(READY_FOR_DEMO)  ## penstock quickstart: the same in short, on a s
 test: $(READY)      ## the tests (14 minutes on two cores)
 	$(BIN)/python -m pytest $(SHARED) $(ARGS)
 
-long: $(READY)      ## the long tests, which CI runs too: pipelines that are killed again and again (eight minutes more)
+long: $(READY)      ## the long tests, which CI runs too: pipelines that are killed again and again (ten minutes more)
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest $(SHARED) $(ARGS)
 
 check: lint         ## lint and the unit tests (two to three minutes)

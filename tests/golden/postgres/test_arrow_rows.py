@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.batches import ElementBatch
@@ -218,6 +218,7 @@ def test_rows_of_a_chunk_equal_those_of_events(rows: list[Any], key: bool) -> No
     assert copied._records is None, "records were made"
 
 
+@settings(max_examples=40)
 @given(histories())
 def test_rows_that_are_not_decoded_equal_those_of_events(history: Any) -> None:
     _, few = history
