@@ -35,7 +35,7 @@ def is_lazy(records: Any) -> TypeGuard[LazyRecords[Any]]:
 
 
 class JoinedRecords(Sequence[Any]):
-    """Several sequences as one, without making records. `parts`: none of them is empty."""
+    """Several sequences as one, without making records. No part is empty."""
 
     __slots__ = ("parts",)
 

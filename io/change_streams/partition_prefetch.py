@@ -95,9 +95,9 @@ class PartitionPrefetcher:
             self.began = time.monotonic()
 
     def candidates(self, positions: Mapping[Any, Any], most: int) -> list[Any]:
-        """Return the partitions that have no reader yet, the first ones first; at least so many that `most` have one.
+        """Return partitions that have no reader yet, in their order.
 
-        All of them, if partitions take turns.
+        If partitions take turns, these are all of them. Otherwise they are enough for `most` readers.
         """
         return sorted(
             (partition for partition in positions if partition not in self.running),

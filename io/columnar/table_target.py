@@ -199,8 +199,8 @@ class EpochTableTarget(ABC):
     def _forget_versions(self, name: str, before_ms: int, since_ms: int) -> bool:
         """Forget versions of a table that newer ones had replaced before (not at) a time, and delete their files.
 
-        All times are in milliseconds since the epoch. What was replaced before `since_ms` is deleted already. Returns
-        whether there are more of them.
+        All times are in milliseconds since the epoch. Versions that were replaced before `since_ms` are deleted
+        already. Returns whether more of them remain.
         """
 
     def _tidy(self, name: str) -> None:

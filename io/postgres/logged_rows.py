@@ -144,7 +144,7 @@ class LoggedRows(LazyRecords[LogRecord]):
 def neighbours_by_table(
     records: Sequence[LogRecord],
 ) -> Iterator[tuple[Table | None, Sequence[LogRecord]]]:
-    """Yield neighbours of one table together. Those of joined sequences are joined again, where they meet."""
+    """Yield neighbours of one table together, also across the parts of joined sequences."""
     table: Table | None = None
     met: list[Sequence[LogRecord]] = []
     for part in parts_of(records):

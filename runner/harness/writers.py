@@ -1,4 +1,4 @@
-"""The writers of all kinds of edges but those of a GroupByKey (`grouped_writer.py`), and the choice among all."""
+"""The writers of edges, and the function that chooses one. A GroupByKey has its own module, `grouped_writer.py`."""
 
 from __future__ import annotations
 

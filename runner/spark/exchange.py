@@ -20,7 +20,7 @@ _PAIR_BYTES = 100
 def exchange(rdd: Any, partitions: int, serializer_of_blocks: Any = None) -> Any:
     """Return an RDD of the pairs of `rdd`, each in the partition that it names.
 
-    `serializer_of_blocks`: what the JVM writes and reads the blocks with (see `SparkJvm`); None is Spark's choice.
+    `serializer_of_blocks`: the serializer of the JVM for the blocks (see `SparkJvm`); None: the one that Spark chooses.
     """
     if not hasattr(rdd, "_jrdd"):  # the RDD of a test, without a JVM
         return rdd.partitionBy(partitions, _target_partition)

@@ -104,7 +104,7 @@ def _serializer_of_blocks(spark_context: Any) -> Any:
     """Return Java's serializer, for the pairs of a number and bytes that are exchanged.
 
     For such pairs Spark takes Kryo. Each task gets its own copy of the serializer with the description of its stage,
-    and makes new Kryo objects with it. Each of these registers some hundred classes: milliseconds for a few bytes.
+    and makes new Kryo objects with it. Each of these registers about a hundred classes, which takes milliseconds.
     """
     settings = spark_context._jsc.sc().conf().clone()
     # Java's serializer keeps what it has written until it is reset, by default after 100 objects, which may be 50
