@@ -25,6 +25,7 @@ from penstock.runner.driver.merge_reports import raise_failure
 from penstock.runner.driver.next_state import NextStates
 from penstock.runner.driver.pacing import Pacing
 from penstock.runner.driver.parked_tables import after_requests
+from penstock.runner.driver.publication_shares import PublicationShares
 from penstock.runner.driver.publish_on_driver import DriverPublisher
 from penstock.runner.driver.reading_limit import ReadingLimit
 from penstock.runner.driver.residuals import Residuals
@@ -150,6 +151,7 @@ class Driver:
         self._pacing = Pacing(limits.seconds, hurried=limits.may_end_early)
         self._reading_limit = ReadingLimit(limits.seconds, limits.max_records)
         self._costs = EpochCostMeter(self._reading_limit, task_slots or partitions, monotonic)
+        self._shares = PublicationShares(partitions)
 
     def __call__(self, record: CommitRecord, attempt: Attempt) -> EpochState | None:
         """Run one try of the epoch that follows `record`; None if there is no work yet.
@@ -287,6 +289,7 @@ class Driver:
             owners=self._last.owners if due else (),
             committed_nonces=self._last.nonces if self._last.number == record.number else frozenset(),
             test_clock_us=self._test_stream.clock_us(state),
+            publication_inputs=self._shares.deal(len(state.publications), self._inputs.readers(due)),
             set_back_us=set_back_us,
             pacing=self._pacing,
             # A person waits for the answer to a request.
@@ -311,6 +314,7 @@ class Driver:
             is_behind=any(report.is_behind for report in reports),
         )
         self._costs.tasks_succeeded(reports)
+        self._shares.observe(reports, len(state.publications))
         self._last = _LastEpoch.of(epoch, reports)
         if late := sum(report.dropped for report in reports):
             logger.warning(

@@ -50,6 +50,7 @@ class EpochInputs:
         owners: tuple[str, ...],
         committed_nonces: frozenset[str],
         test_clock_us: int | None,
+        publication_inputs: Sequence[int],
         set_back_us: int = 0,
         pacing: Pacing | None = None,
         quiet_seconds: float = 0.0,
@@ -57,8 +58,8 @@ class EpochInputs:
     ) -> EpochInput:
         """Return the input of a try of the epoch that follows `state`: it reads `due`, and `waiting` is kept.
 
-        `owners` is by input the process that has run it in the last epoch. `pacing` and `max_records` limit
-        each task in this epoch; None is the limit of all epochs.
+        `owners` is by input the process that has run it in the last epoch. `publication_inputs` is by publication the
+        index of its input. `pacing` and `max_records` limit each task in this epoch; None is the limit of all epochs.
         """
         limits = replace(self._limits, quiet_seconds=quiet_seconds)
         if pacing is not None:
@@ -72,7 +73,9 @@ class EpochInputs:
             attempt=attempt,
             partitions=self.partitions,
             limits=limits if max_records is None else replace(limits, max_records=max_records),
-            inputs=tuple(self._task_input(p, state, due, event) for p in range(self.partitions)),
+            inputs=tuple(
+                self._task_input(p, state, due, publication_inputs, event) for p in range(self.partitions)
+            ),
             watermarks=dict(state.watermarks),
             state=stored_state(state),
             waiting_residuals_us=_lowest_watermarks(waiting),
@@ -86,21 +89,30 @@ class EpochInputs:
         )
 
     def _task_input(
-        self, partition: int, state: EpochState, due: Sequence[Residual], event: TestStreamEvent | None
+        self,
+        partition: int,
+        state: EpochState,
+        due: Sequence[Residual],
+        publication_inputs: Sequence[int],
+        event: TestStreamEvent | None,
     ) -> TaskInput:
-        # Deal the residuals out in turn: residuals of one source are neighbours in the record, and should be read by
-        # different tasks.
-        share = slice(partition, None, self.partitions)
-        # From the other end: a task publishes before it reads, so with one of each they run side by side.
-        other_share = slice(self.partitions - 1 - partition, None, self.partitions)
         # An Impulse and an event of a TestStream must run once, so only the task of partition 0 gets them.
         first = partition == 0
         return TaskInput(
             impulses=pending_impulses(state, self._plan) if first else (),
-            residuals=tuple(due[share]),
-            publications=tuple(state.publications[other_share]),
+            # In turn: residuals of one source are neighbours in the record, and should be read by different tasks.
+            residuals=tuple(due[partition :: self.partitions]),
+            publications=tuple(
+                publication
+                for publication, index in zip(state.publications, publication_inputs, strict=True)
+                if index == partition
+            ),
             test_stream=(TestStreamBlock(event.step, event.block),) if event and event.step and first else (),
         )
+
+    def readers(self, due: Sequence[Residual]) -> range:
+        """Return the indices of the inputs that read one of these residuals."""
+        return range(min(len(due), self.partitions))
 
 
 def stored_state(state: EpochState) -> dict[str, StepState]:

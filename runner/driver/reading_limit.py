@@ -66,8 +66,9 @@ def epoch_cost(reports: Collection[TaskReport], seconds: float, task_slots: int)
         _level_seconds([each.working_seconds for each in reports if each.level == level], task_slots)
         for level in levels
     )
-    reading = max((report.reading_seconds for report in reports), default=0.0)
-    fixed = seconds - work - reading - publishing_seconds(reports)
+    # Of one task, because one publishes while another one reads.
+    before_work = max((report.publishing_seconds + report.reading_seconds for report in reports), default=0.0)
+    fixed = seconds - work - before_work
     return EpochCost(tuple(report.records_read for report in reports), work, max(0.0, fixed))
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock.runner.driver.reading_limit import FIXED_SHARE, MAX_WORK, EpochCost, ReadingLimit
+from penstock.runner.driver.reading_limit import FIXED_SHARE, MAX_WORK, EpochCost, ReadingLimit, epoch_cost
+from penstock.runner.tasks.epoch import TaskReport
 
 READING, MOST = 0.5, 200_000
 """The defaults of `--epoch_seconds` and `--epoch_max_records`."""
@@ -169,3 +170,13 @@ def test_any_steady_cost_leads_to_a_steady_epoch_of_the_wanted_length(
     at_most = min(wanted, run[0].work)
     assert all(each.work >= 0.5 * at_most for each in run[-5:])
     assert run[-1].limit <= 1.05 * run[-2].limit + 1
+
+
+def test_what_tasks_do_side_by_side_is_no_fixed_cost_and_hides_none() -> None:
+    reports = [
+        TaskReport("a", records_read=100, reading_seconds=2.0),
+        TaskReport("b", publishing_seconds=1.5),
+        TaskReport("c", level=1, working_seconds=0.25),
+    ]
+    cost = epoch_cost(reports, 2.75, task_slots=2)
+    assert (cost.work_seconds, cost.fixed_seconds) == (0.25, 0.5)
