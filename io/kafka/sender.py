@@ -263,6 +263,10 @@ _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 """Reports of records that an aborted transaction has dropped."""
 
 
+_Content = tuple[str, bytes, bytes]
+"""Topic, key and value of a record; none is like an empty one."""
+
+
 class _Attempt:
     """The tries to write one batch: which records are refused, and which are to be sent alone to find that out."""
 
@@ -272,19 +276,41 @@ class _Attempt:
         self._suspects: set[int] = set()
         self._changed = False
         self._error: KafkaError | None = None
+        self._records: Sequence[Record] = ()
+        self._indices: dict[_Content, set[int]] = {}
 
-    def report(self, index: int, error: KafkaError, _: Message | None = None) -> None:
-        """Take the report of a record that was not delivered."""
+    def begin(self, records: Sequence[Record]) -> None:
+        """Begin a try to write these records."""
+        self._records, self._indices = records, {}
+
+    def report(self, error: KafkaError, message: Message) -> None:
+        """Take the report of a record that was not delivered, and was sent with others."""
         if error.code() in _PURGED:
             return
-        if not is_row_error(error):
+        if is_row_error(error):
+            # A broker refuses the records of a request together, because of one of them.
+            self._suspects |= self._indices_of(message)
+        else:
             self._error = error
-        elif index in self.alone:
+
+    def report_alone(self, index: int, error: KafkaError, _: Message | None = None) -> None:
+        """Take the report of the record with this index, which was not delivered and was sent alone."""
+        if error.code() in _PURGED:
+            return
+        if is_row_error(error):
             self.refused[index] = Refusal(index, f"Kafka says {error.name()}")
             self._changed = True
         else:
-            # A broker refuses the records of a request together, because of one of them.
-            self._suspects.add(index)
+            self._error = error
+
+    def _indices_of(self, message: Message) -> set[int]:
+        """Return the indices of the records with the content of this one: a report has no headers and no index."""
+        # A callback for each record, which knows its index, would cost half of the sending.
+        if not self._indices:
+            for each in self._records:
+                content = each.topic, each.key or b"", each.value or b""
+                self._indices.setdefault(content, set()).add(each.index)
+        return self._indices[message.topic() or "", message.key() or b"", message.value() or b""]
 
     @property
     def failed(self) -> bool:
@@ -326,6 +352,7 @@ class _Producer:
 
     def produce(self, records: Sequence[Record], attempt: _Attempt) -> None:
         """Produce records, and return when the broker has answered for each."""
+        attempt.begin(records)
         for number, record in enumerate(records):
             if number % _POLL_RECORDS == 0:
                 self.client.poll(0)
@@ -370,11 +397,20 @@ class _Producer:
 
 
 def _produce_one(producer: Producer, record: Record, attempt: _Attempt) -> None:
-    delivered = partial(attempt.report, record.index)
-    options: dict[str, Any] = {"headers": record.headers, "timestamp": record.timestamp_ms}
+    report: Any = attempt.report
+    headers: Any = record.headers  # its declared type is an invariant list
+    if record.index in attempt.alone:
+        report = partial(attempt.report_alone, record.index)
     while True:
         try:
-            producer.produce(record.topic, record.value, record.key, on_delivery=delivered, **options)
+            producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                on_delivery=report,
+                timestamp=record.timestamp_ms,
+                headers=headers,
+            )
             return
         except BufferError:
             producer.poll(0.1)  # the queue of the client is full: serve delivery reports until there is room
@@ -385,5 +421,5 @@ def _produce_one(producer: Producer, record: Record, attempt: _Attempt) -> None:
             if not is_row_error(error.args[0]):
                 raise
             attempt.alone.add(record.index)  # the client itself refuses it
-            attempt.report(record.index, error.args[0])
+            attempt.report_alone(record.index, error.args[0])
             return

@@ -46,11 +46,12 @@ def records_of(
     """
     records: list[Record] = []
     refused = []
+    names = _TopicNames(topic)
     for index, event in enumerate(events):
         if index in left_out:
             continue
         try:
-            records += records_of_event(index, event, format, topic)
+            records += _records_of_event(index, event, format, names)
         except ValueError as error:
             refused.append(Refusal(index, str(error)))
     return records, refused
@@ -64,6 +65,35 @@ def records_of_event(
     Raises:
         ValueError: the format cannot express the event, or a topic has no possible name.
     """
+    return _records_of_event(index, event, format, _TopicNames(topic))
+
+
+class _TopicNames:
+    """The topics of records, by the format's own topic and the source."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._source: Source | None = None
+        self._names: dict[str, str] = {}
+
+    def of(self, of_format: str, source: Source) -> str:
+        """Return the name.
+
+        Raises:
+            ValueError: it is no possible name of a topic.
+        """
+        # Neighbours in a batch share their source. A cache with the source in its key would hash its fields each time.
+        if source is not self._source:
+            self._source, self._names = source, {}
+        name = self._names.get(of_format)
+        if name is None:
+            name = self._names[of_format] = _topic_name(self._topic, of_format, source)
+        return name
+
+
+def _records_of_event(
+    index: int, event: ChangeEvent | FormattedEvent, format: Format, names: _TopicNames
+) -> list[Record]:
     formatted = event if isinstance(event, FormattedEvent) else format_event(event, format)
     if formatted.reason:
         raise ValueError(formatted.reason)
@@ -72,7 +102,7 @@ def records_of_event(
     return [
         Record(
             index,
-            _topic_name(topic, each.topic, source),
+            names.of(each.topic, source),
             each.key,
             each.value,
             each.timestamp_ms,
@@ -95,4 +125,4 @@ def _topic_name(topic: str, of_format: str, source: Source) -> str:
 
 def topics_of(records: Sequence[Record]) -> frozenset[str]:
     """Return the topics of records."""
-    return frozenset(record.topic for record in records)
+    return frozenset({record.topic for record in records})
