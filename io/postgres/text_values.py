@@ -160,12 +160,25 @@ def array(element: Convert, delimiter: str = ",") -> Convert:
 
     def convert(text: str) -> list[Any]:
         at = text.index("=") + 1 if text.startswith("[") else 0  # [0:1]={…}: lower bounds that are not 1
+        # Most arrays, in a third of the time.
+        if (items := _plain_items(text, at, delimiter)) is not None:
+            return [None if each == "NULL" else element(each) for each in items]
         values, end = _dimension(text, at, item, delimiter, element)
         if end != len(text):
             raise ValueError("text after an array")
         return values
 
     return convert
+
+
+def _plain_items(text: str, at: int, delimiter: str) -> list[str] | None:
+    """Return the items of an array of one dimension without quoted and escaped texts; None for any other text."""
+    if '"' in text or "\\" in text or not text.startswith("{", at):
+        return None
+    if text.find("{", at + 1) >= 0 or text.find("}", at) != len(text) - 1:
+        return None
+    items = text[at + 1 : -1].split(delimiter)
+    return None if "" in items else items
 
 
 def _dimension(

@@ -140,8 +140,9 @@ def _names(struct: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
     return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(struct))
 
 
+@lru_cache(maxsize=64)  # else each table would derive the same schema
 def source_schema(system: str) -> dict[str, Any]:
-    """Return the Connect schema of the block of a system."""
+    """Return the Connect schema of the block of a system. All callers share it, so none may change it."""
     block, name = _SCHEMAS.get(system, (TableSource, f"io.penstock.{system}.Source"))
     # The schema is derived from the class, so both cannot differ.
     hints = get_type_hints(block)

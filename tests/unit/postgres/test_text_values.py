@@ -83,6 +83,13 @@ def test_an_array_of_texts_is_read_back(items):
     assert text_values.array(str)("{" + ",".join(quoted) + "}") == items
 
 
+@given(st.lists(st.none() | st.integers(), max_size=5), st.booleans())
+def test_an_array_of_numbers_is_read_back(items, has_bounds):
+    plain = ",".join("NULL" if item is None else str(item) for item in items)
+    bounds = f"[0:{len(items) - 1}]=" if has_bounds and items else ""
+    assert text_values.array(int)(f"{bounds}{{{plain}}}") == items
+
+
 @pytest.mark.parametrize(
     ("read", "text"),
     [
@@ -92,6 +99,9 @@ def test_an_array_of_texts_is_read_back(items):
         (text_values.timestamp_with_time_zone, "2024-01-01 00:00:00"),
         (text_values.array(int), "{1"),
         (text_values.array(int), "{1}2"),
+        (text_values.array(int), "{1}2}"),
+        (text_values.array(str), "{1,,2}"),
+        (text_values.array(str), "{,}"),
         (text_values.array(int), "1"),
         (text_values.array(int), '{"1"2}'),
     ],
