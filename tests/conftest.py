@@ -15,12 +15,13 @@ The marker `long` is for a test that takes a core for half a minute, such as a p
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ TestStream.__test__ = False
 TestStreamServiceController.__test__ = False
 
 cache_beam()
+
+# Until `pytest_collection` ends. The modules and the tests live as long as this process.
+gc.disable()
 
 settings.register_profile(
     "test", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -100,6 +104,23 @@ def pytest_report_header() -> str:
 def campaign() -> Campaign:
     """The size and the seed of this run, and the folder of its evidence."""
     return _CAMPAIGN
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Keep what was collected out of later garbage collections, and collect seldom.
+
+    Each full collection would look at Beam's modules and at thousands of tests again: a tenth of the CPU time of a run.
+    """
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 10, 10)
+        gc.enable()
+
+
+_OBJECTS_BETWEEN_COLLECTIONS = 20_000
 
 
 # Last, so that the count has only tests that the options -m and -k select.
