@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +27,8 @@ from penstock.io.staging.delivery import Delivery, Sender, Sent, TargetUnavailab
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock_emulators.kafka import KafkaBroker
 
+CLIENT_LOG = logging.getLogger("tests.kafka")
+"""Where clients log. Without it librdkafka prints a line on standard error for each connection that fails."""
 _NUMBERS = itertools.count()
 _TRIES = 10
 _OPEN_TRANSACTION_SECONDS = 3.0
@@ -95,7 +98,9 @@ def read_all(
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 10,
     }
-    consumer = Consumer({**settings, "isolation.level": isolation, "enable.auto.commit": False})
+    consumer = Consumer(
+        {**settings, "isolation.level": isolation, "enable.auto.commit": False}, logger=CLIENT_LOG
+    )
     found: dict[int, list[Message]] = {}
     try:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
@@ -121,7 +126,7 @@ def _wait_for_open_transactions(address: str, topic: str, seconds: float) -> Non
     A broker answers a commit before the partitions have the marker that shows the records to readers. The transaction
     of a process that was killed ends when another producer takes its id, or when its time is over.
     """
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = AdminClient({"bootstrap.servers": address}, logger=CLIENT_LOG)
     places = [TopicPartition(topic, number) for number in admin.list_topics(topic).topics[topic].partitions]
 
     def ends(isolation: IsolationLevel) -> list[int]:

@@ -23,7 +23,7 @@ from penstock.io.staging.delivery import (
     Sent,
 )
 from penstock_emulators.kafka import KafkaBroker
-from tests.integration.kafka.conftest import Target, header
+from tests.integration.kafka.conftest import CLIENT_LOG, Target, header
 from tests.support.changing_table import changed_table
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow(seconds=15)]
@@ -156,8 +156,9 @@ def test_driver_that_starts_again_after_a_newer_one_sends_nothing_and_delays_it_
 def test_ledger_survives_the_loss_of_the_groups_offset(target: Target) -> None:
     (batch, *_) = batches(events(6))
     target.deliver(batch)
-    group = Consumer({"bootstrap.servers": target.broker.address, "group.id": "any"})
-    admin = AdminClient({"bootstrap.servers": target.broker.address})
+    settings = {"bootstrap.servers": target.broker.address}
+    group = Consumer({**settings, "group.id": "any"}, logger=CLIENT_LOG)
+    admin = AdminClient(settings, logger=CLIENT_LOG)
     groups = [each.group_id for each in admin.list_consumer_groups().result().valid]
     mine = sender_module._Writer(target.target, target.delivery(1).writer)
     name = mine.ledger._consumer.consumer_group_metadata()

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.io.kafka.ledger import Ledger, StoredEntry
+from tests.integration.kafka.conftest import CLIENT_LOG
 from tests.support.sinks.network import Fate, Network
 from tests.support.sinks.queues import Kafka
 
@@ -37,9 +38,9 @@ def test_a_ledger_that_no_broker_takes_is_given_up_in_time(
     name = f"shop-{lost}"
     options: dict[str, Any] = broker.options()
     settings = {**options["config"], "bootstrap.servers": options["servers"]}
-    admin = AdminClient(settings)
+    admin = AdminClient(settings, logger=CLIENT_LOG)
     admin.create_topics([NewTopic(name, 1)])[name].result(60)
-    producer = Producer({**settings, "transactional.id": name})
+    producer = Producer({**settings, "transactional.id": name}, logger=CLIENT_LOG)
     producer.init_transactions(60)
     ledger = Ledger(settings, name, "writer", name)
     producer.begin_transaction()
@@ -52,7 +53,7 @@ def test_a_ledger_that_no_broker_takes_is_given_up_in_time(
     assert raised.value.args[0].code() == KafkaError._TIMED_OUT
     broker.network.recover()
     # A producer with the same id takes over, as the next try of a batch does.
-    after = Producer({**settings, "transactional.id": name})
+    after = Producer({**settings, "transactional.id": name}, logger=CLIENT_LOG)
     after.init_transactions(60)
     after.begin_transaction()
     ledger.write(after, StoredEntry(1, 1))

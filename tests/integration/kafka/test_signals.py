@@ -14,6 +14,7 @@ from penstock.io.change_streams.incremental.channels import KafkaChannel
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
 from penstock.io.change_streams.incremental.signals import ExecuteSnapshot
 from penstock_emulators.kafka import KafkaBroker
+from tests.integration.kafka.conftest import CLIENT_LOG
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ class Topic:
         return KafkaChannel({"topic": self.name, "bootstrap.servers": self.broker.address, **options})
 
     def send(self, table: str, *, key: str | None = None, **more: Any) -> None:
-        producer = Producer({"bootstrap.servers": self.broker.address})
+        producer = Producer({"bootstrap.servers": self.broker.address}, logger=CLIENT_LOG)
         value = {"type": "execute-snapshot", "data": {"data-collections": [table]}}
         producer.produce(self.name, json.dumps(value), key, **more)
         assert producer.flush(20) == 0
@@ -53,7 +54,7 @@ _numbers = itertools.count()
 
 
 def create(broker: KafkaBroker, name: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin = AdminClient({"bootstrap.servers": broker.address}, logger=CLIENT_LOG)
     admin.create_topics([NewTopic(name, 2)])[name].result(20)
 
 
@@ -86,7 +87,7 @@ def test_only_messages_with_the_key_of_the_job_and_valid_ones_are_applied(topic:
     topic.poll(channel)
     topic.send("of.another.job", key="bank")
     topic.send("without.a.key")
-    producer = Producer({"bootstrap.servers": topic.broker.address})
+    producer = Producer({"bootstrap.servers": topic.broker.address}, logger=CLIENT_LOG)
     producer.produce(topic.name, b"\xff not JSON", "shop")
     producer.produce(topic.name, None, "shop")
     producer.flush(20)
@@ -101,7 +102,7 @@ def test_signals_in_a_partition_that_was_added_are_read(topic: Topic) -> None:
     channel = topic.channel()
     topic.poll(channel)
     channel.close()
-    admin = AdminClient({"bootstrap.servers": topic.broker.address})
+    admin = AdminClient({"bootstrap.servers": topic.broker.address}, logger=CLIENT_LOG)
     count = len(admin.list_topics(topic.name, timeout=10).topics[topic.name].partitions)
     for future in admin.create_partitions([NewPartitions(topic.name, count + 1)]).values():
         future.result(20)
