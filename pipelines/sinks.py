@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from penstock.io import bigquery, bigtable, delta, files, iceberg, kafka, pubsub, spanner, sql
 from penstock.io.bigquery.options import BigQuerySinkOptions
 from penstock.io.bigtable.sink.options import BigtableSinkOptions
 from penstock.io.delta.options import DeltaSinkOptions
@@ -85,77 +86,11 @@ _RESUMES = "A stopped or killed pipeline continues from its checkpoint when it i
 _NEWER = "A newer version of a row wins; a column that the source did not send keeps its value."
 
 
-def _avro() -> Callable[..., Any]:
-    from penstock.io.files import WriteToAvro
-
-    return WriteToAvro
-
-
-def _bigquery() -> Callable[..., Any]:
-    from penstock.io.bigquery import WriteToBigQuery
-
-    return WriteToBigQuery
-
-
-def _bigtable() -> Callable[..., Any]:
-    from penstock.io.bigtable import WriteToBigtable
-
-    return WriteToBigtable
-
-
-def _delta() -> Callable[..., Any]:
-    from penstock.io.delta import WriteToDelta
-
-    return WriteToDelta
-
-
-def _files() -> Callable[..., Any]:
-    from penstock.io.files import WriteToJsonLines
-
-    return WriteToJsonLines
-
-
-def _iceberg() -> Callable[..., Any]:
-    from penstock.io.iceberg import WriteToIceberg
-
-    return WriteToIceberg
-
-
-def _kafka() -> Callable[..., Any]:
-    from penstock.io.kafka import WriteToKafka
-
-    return WriteToKafka
-
-
-def _parquet() -> Callable[..., Any]:
-    from penstock.io.files import WriteToParquet
-
-    return WriteToParquet
-
-
-def _postgresql() -> Callable[..., Any]:
-    from penstock.io.sql import WriteToSql
-
-    return WriteToSql
-
-
-def _pubsub() -> Callable[..., Any]:
-    from penstock.io.pubsub import WriteToPubSub
-
-    return WriteToPubSub
-
-
-def _spanner() -> Callable[..., Any]:
-    from penstock.io.spanner import WriteToSpanner
-
-    return WriteToSpanner
-
-
 SINKS: Mapping[str, SinkKind] = {
     "avro": SinkKind(
         title="Avro files",
         options=AvroSinkOptions,
-        transform=_avro,
+        transform=lambda: files.WriteToAvro,
         hidden=frozenset({"table"}),
         guarantees=(
             _ONCE,
@@ -166,7 +101,7 @@ SINKS: Mapping[str, SinkKind] = {
     "bigquery": SinkKind(
         title="BigQuery tables",
         options=BigQuerySinkOptions,
-        transform=_bigquery,
+        transform=lambda: bigquery.WriteToBigQuery,
         guarantees=(
             "Mode log: every committed change is a row exactly once, even after kill -9 of any process.",
             "Mode current: BigQuery keeps the newest version of each row; a repeated or late change has no effect.",
@@ -178,7 +113,7 @@ SINKS: Mapping[str, SinkKind] = {
     "bigtable": SinkKind(
         title="a Bigtable table",
         options=BigtableSinkOptions,
-        transform=_bigtable,
+        transform=lambda: bigtable.WriteToBigtable,
         hidden=frozenset({"emulator_host", "staging"}),
         guarantees=(
             "Each change has its effect on its row once, in commit order, with its cell timestamps.",
@@ -190,7 +125,7 @@ SINKS: Mapping[str, SinkKind] = {
     "delta": SinkKind(
         title="Delta tables",
         options=DeltaSinkOptions,
-        transform=_delta,
+        transform=lambda: delta.WriteToDelta,
         guarantees=(_ONCE, "Each epoch is one commit of each table.", _NEWER, _RESUMES),
         secrets=frozenset({"storage_options"}),
         is_replica=True,
@@ -201,7 +136,7 @@ SINKS: Mapping[str, SinkKind] = {
         "`format`, each line is a record of that format, and changes can be filtered, and columns chosen, renamed and "
         "masked.",
         options=FileOptions,
-        transform=_files,
+        transform=lambda: files.WriteToJsonLines,
         guarantees=(
             "Every change is in the published files exactly once, even after kill -9 of any process of the pipeline.",
             "Within (table, hour, shard), the order of file names and then of lines is the commit order of each key.",
@@ -213,7 +148,7 @@ SINKS: Mapping[str, SinkKind] = {
     "iceberg": SinkKind(
         title="Iceberg tables",
         options=IcebergSinkOptions,
-        transform=_iceberg,
+        transform=lambda: iceberg.WriteToIceberg,
         guarantees=(_ONCE, "Each epoch is one commit of each table.", _NEWER, _RESUMES),
         renamed={"table": "target_table"},
         secrets=frozenset({"catalog_properties"}),
@@ -222,7 +157,7 @@ SINKS: Mapping[str, SinkKind] = {
     "kafka": SinkKind(
         title="topics of Kafka",
         options=KafkaSinkOptions,
-        transform=_kafka,
+        transform=lambda: kafka.WriteToKafka,
         hidden=frozenset({"format", "staging"}),
         guarantees=(
             "Consumers with isolation.level=read_committed see each committed change exactly once, in commit order for "
@@ -236,7 +171,7 @@ SINKS: Mapping[str, SinkKind] = {
     "parquet": SinkKind(
         title="Parquet files",
         options=ParquetSinkOptions,
-        transform=_parquet,
+        transform=lambda: files.WriteToParquet,
         hidden=frozenset({"table"}),
         guarantees=(
             _ONCE,
@@ -247,7 +182,7 @@ SINKS: Mapping[str, SinkKind] = {
     "postgresql": SinkKind(
         title="PostgreSQL tables",
         options=SqlSinkOptions,
-        transform=_postgresql,
+        transform=lambda: sql.WriteToSql,
         guarantees=(
             _ONCE,
             "The rows of a batch and its entry in the ledger are one transaction.",
@@ -261,7 +196,7 @@ SINKS: Mapping[str, SinkKind] = {
     "pubsub": SinkKind(
         title="topics of Pub/Sub",
         options=PubSubSinkOptions,
-        transform=_pubsub,
+        transform=lambda: pubsub.WriteToPubSub,
         hidden=frozenset({"format", "staging"}),
         guarantees=(
             "Every committed change is published at least once. A repeated message has the same attribute penstock_id.",
@@ -275,7 +210,7 @@ SINKS: Mapping[str, SinkKind] = {
     "spanner": SinkKind(
         title="Spanner tables",
         options=SpannerSinkOptions,
-        transform=_spanner,
+        transform=lambda: spanner.WriteToSpanner,
         hidden=frozenset({"emulator_host", "staging"}),
         guarantees=(
             _ONCE,

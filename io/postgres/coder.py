@@ -10,13 +10,12 @@ bytes and nil; `false` stands for a large value that did not change.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 from apache_beam import coders
 
-from penstock.coders import VersionedCoder
+from penstock.coders import VersionedCoder, cached_coding
 from penstock.io.change_streams import coders as shared
 from penstock.io.change_streams.flat import FlatFrontier, FlatPosition
 from penstock.io.change_streams.flat_tracker import FlatFrontierCoder
@@ -31,7 +30,7 @@ _KINDS = tuple(ChangeKind)
 _NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-_decode_table = msgspec.msgpack.Decoder(Table).decode
+_table_bytes, _table = cached_coding(Table)
 
 
 class LogRecordCoder(VersionedCoder):
@@ -97,16 +96,6 @@ def _unpacked(row: list[Any] | None) -> Row | None:
     if row is None:
         return None
     return tuple([UNCHANGED if value is False else value for value in row]) if False in row else tuple(row)
-
-
-@lru_cache(maxsize=1024)
-def _table_bytes(table: Table) -> bytes:
-    return _encode(table)
-
-
-@lru_cache(maxsize=1024)
-def _table(encoded: bytes) -> Table:
-    return _decode_table(encoded)
 
 
 class ChangeStreamCoder(shared.ChangeStreamCoder):

@@ -7,12 +7,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import msgspec
 from apache_beam import coders
 
-from penstock.coders import VersionedCoder
+from penstock.coders import VersionedCoder, cached_coding
 from penstock.io.change_streams import coders as shared
 from penstock.io.ydb.record import ChangefeedRecord, Table
 from penstock.io.ydb.source import ChangeStream
@@ -20,7 +18,7 @@ from penstock.io.ydb.source import ChangeStream
 VERSION = b"\x01"
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-_decode_table = msgspec.msgpack.Decoder(Table).decode
+_table_bytes, _table = cached_coding(Table)
 
 
 class ChangefeedRecordCoder(VersionedCoder):
@@ -55,16 +53,6 @@ class ChangefeedRecordCoder(VersionedCoder):
         self.check_version(encoded[0] if encoded else None)
         timestamp, partition, offset, table, *rest = _decode(memoryview(encoded)[1:])
         return ChangefeedRecord(timestamp, partition, offset, _table(table), *rest)
-
-
-@lru_cache(maxsize=1024)
-def _table_bytes(table: Table) -> bytes:
-    return _encode(table)
-
-
-@lru_cache(maxsize=1024)
-def _table(encoded: bytes) -> Table:
-    return _decode_table(encoded)
 
 
 class ChangeStreamCoder(shared.ChangeStreamCoder):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, ClassVar, TypeVar
 
+import msgspec
 from apache_beam import coders
+
+ValueT = TypeVar("ValueT")
 
 
 class VersionedCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
@@ -40,3 +45,12 @@ class VersionedCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
 
     def __hash__(self) -> int:
         return hash(type(self))
+
+
+def cached_coding(kind: type[ValueT]) -> tuple[Callable[[ValueT], bytes], Callable[[bytes], ValueT]]:
+    """Return the functions from a value to msgpack and back. Each keeps its last 1,024 results.
+
+    For values that many records share, such as the description of a table: after decoding they share one object.
+    """
+    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(kind).decode
+    return lru_cache(maxsize=1024)(encode), lru_cache(maxsize=1024)(decode)

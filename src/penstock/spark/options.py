@@ -40,6 +40,18 @@ class SliceOptions(TaskOptions):
     """The most time of the stream, in seconds, that one batch covers, so that a backlog is read in several batches.
     Default: up to now. Needs Spark 4.2 or newer."""
 
+    def selected_tables(self, tables: Collection[str]) -> Collection[str]:
+        """Return `table` alone, or `tables`.
+
+        Raises:
+            UsageError: both are given.
+        """
+        if self.table is None:
+            return tables
+        if tables:
+            raise UsageError("table and tables are both given: pass table for one table, with its columns")
+        return (self.table,)
+
 
 def read_options(
     kind: type[OptionsT],
@@ -112,6 +124,11 @@ _WHY = {
 }
 REFUSED = frozenset(("maxrowspertrigger", "maxbytespertrigger"))
 """Options of other data sources that users look for here."""
+SNAPSHOTS = frozenset(
+    {"signal_file", "signal_folder", "signal_kafka", "signal_table"}
+    | {"snapshot", "chunk_rows", "parallel_tables", "new_tables"}
+)
+"""Options of snapshots, which only the Beam sources take."""
 
 
 def _value(argument: Argument, text: str) -> Any:

@@ -20,34 +20,23 @@ from penstock.io.postgres.slice import LogSlice
 from penstock.io.postgres.slice_reader import SliceReader
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.options import options
-from penstock.spark.options import REFUSED, SliceOptions, read_options
+from penstock.spark.options import REFUSED, SNAPSHOTS, SliceOptions, read_options
 from penstock.spark.source import Offset, PenstockDataSource, require_same_stream
 from penstock.tables import TableSelection
 from penstock.timestamps import nanoseconds
 
 FORMAT = "penstock-postgres"
 _LEFT_OUT = (
-    {
-        "end",
-        "further_slots",
-        "create_slot",
-        "protocol",
-        "streaming",
-        "binary",
-        "heartbeat_seconds",
-        "snapshot",
-    }
-    | {"buffer_bytes", "idle_stream_seconds", "max_tasks", "max_slice_seconds", "timestampasof"}
+    {"end", "further_slots", "create_slot", "protocol", "streaming", "binary", "heartbeat_seconds"}
     | {
-        "signal_file",
-        "signal_folder",
-        "signal_kafka",
-        "signal_table",
-        "chunk_rows",
-        "parallel_tables",
-        "new_tables",
+        "buffer_bytes",
+        "idle_stream_seconds",
+        "max_tasks",
+        "max_slice_seconds",
+        "timestampasof",
         "new_columns",
     }
+    | SNAPSHOTS
     | REFUSED
 )
 
@@ -155,13 +144,11 @@ def slices_of(options: PostgresSourceOptions) -> PostgresSlices:
     """
     if options.table is not None and "." not in options.table:
         raise UsageError(f"table: {options.table!r} has no schema; write public.{options.table}")
-    if options.table is not None and options.tables:
-        raise UsageError("table and tables are both given: pass table for one table, with its columns")
+    tables = options.selected_tables(options.tables)
     stream = ChangeStream(database_of(options.dsn), options.publication, checked_slot(options.slot), 0, None)
     connection = Connection(
         dsn=options.dsn, protocol="pull", reader_name=f"penstock-spark-{uuid4().hex[:12]}"
     )
-    tables = options.tables if options.table is None else (options.table,)
     selection = TableSelection.checked(tables, options.without_tables)
     limit = in_range("unavailable_seconds", options.unavailable_seconds, 0, 86_400)
     start = 0 if options.start is None else nanoseconds("start", options.start)

@@ -18,26 +18,14 @@ from penstock.io.spanner.slice import SlicePart
 from penstock.io.spanner.slice_reader import RowsPart, SliceReader
 from penstock.io.spanner.source import ChangeStream, Connection
 from penstock.options import Accepts, options
-from penstock.spark.options import REFUSED, SliceOptions, read_options
+from penstock.spark.options import REFUSED, SNAPSHOTS, SliceOptions, read_options
 from penstock.spark.source import Offset, PenstockDataSource, require_same_stream
 from penstock.timestamps import NANOS, Timelike, format_timestamp, nanoseconds, parse_timestamp
 
 FORMAT = "penstock-spanner"
 _MICRO = 1000
 """The distance between two commit timestamps, in nanoseconds."""
-_LEFT_OUT = (
-    {"credentials", "snapshot", "snapshot_data_boost", "idle_stream_seconds"}
-    | {
-        "signal_file",
-        "signal_folder",
-        "signal_kafka",
-        "signal_table",
-        "chunk_rows",
-        "parallel_tables",
-        "new_tables",
-    }
-    | REFUSED
-)
+_LEFT_OUT = {"credentials", "snapshot_data_boost", "idle_stream_seconds"} | SNAPSHOTS | REFUSED
 
 
 @options
@@ -199,9 +187,7 @@ def slices_of(options: SpannerSourceOptions) -> SpannerSlices:
         0,
         None,
     )
-    tables = options.tables if options.table is None else (options.table,)
-    if options.table is not None and options.tables:
-        raise UsageError("table and tables are both given: pass table for one table, with its columns")
+    tables = options.selected_tables(options.tables)
     reader = SliceReader(
         stream,
         Connection.checked(options),
