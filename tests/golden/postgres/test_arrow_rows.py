@@ -274,6 +274,7 @@ def test_rows_land_in_the_folder_of_their_hour() -> None:
     assert content(made) == content(by_event(batch))
 
 
+@settings(max_examples=40)
 @given(histories())
 def test_columns_of_a_block_are_those_of_its_events(history: Any) -> None:
     _, few = history

@@ -33,7 +33,7 @@ from tests.integration.bigtable.replay import Cells, apply
 from tests.support.schema_registry import SchemaRegistryServer
 
 pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow]
-SECONDS, SECONDS_A_KILL = 8.0, 13.0
+SECONDS, SECONDS_A_KILL = 5.0, 13.0
 
 Check = Callable[[list[Line], Table], None]
 

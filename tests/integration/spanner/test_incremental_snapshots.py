@@ -85,9 +85,9 @@ def test_rows_that_change_while_chunks_are_read_give_the_tables(
     ddl = [*DDL[:2], DDL[2].replace("OLD_AND_NEW_VALUES", capture)]
     database = new_database(emulator, ddl)
     for table in ("Accounts", "Orders"):
-        insert(database, table, {key: f"first {key}" for key in range(40)})
+        insert(database, table, {key: f"first {key}" for key in range(21)})
     driver = Epochs(reading(database, tmp_path), 3)
-    with writers(database, threads=2, pause=0.02) as writing:
+    with writers(database, threads=2, pause=0.05) as writing:
         driver.run(0.2)
         request(tmp_path, "1", data_collections=["Accounts|Orders"])
         epoch = 0

@@ -330,9 +330,9 @@ def test_snapshot_and_changes_replay_to_the_tables_through_writers_and_crashes(
         ddl = [*DDL[:2], f"CREATE CHANGE STREAM Changes FOR ALL OPTIONS (value_capture_type = '{capture}')"]
         database = new_database(emulator, ddl)
         for table in TABLES:
-            for start in range(0, 4000, 1000):
+            for start in range(0, 2000, 1000):
                 insert(database, table, {key: f"first {key}" for key in range(start, start + 1000)})
-        with writers(database, keys=4000, pause=0.02) as running:
+        with writers(database, keys=2000, pause=0.02) as running:
             time.sleep(0.3)
             driver = Epochs(database.reading(snapshot=True, snapshot_data_boost=data_boost), 3)
             while any(isinstance(frontier, ScanFrontier) for frontier, _ in driver.residuals):

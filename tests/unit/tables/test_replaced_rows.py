@@ -37,7 +37,7 @@ def test_tables_with_upkeep_are_the_table_of_the_source_after_every_epoch(
     monkeypatch.setattr(histories, "KEYS", 20)
     writer, rng = Writer(7), random.Random(7)
     driver, sent = lake.driver(mode), []
-    for number in range(2, 26):
+    for number in range(2, 18):
         events = writer.changes(rng.randint(3, 12))
         late = rng.sample(sent, min(len(sent), 2))
         publish(driver, late + events, number)

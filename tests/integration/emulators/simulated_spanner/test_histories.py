@@ -206,7 +206,7 @@ def test_the_seed_replays_a_history(new_history: Callable[..., History]) -> None
 def test_small_chunks_and_rare_resume_tokens_change_nothing(
     new_history: Callable[..., History], size: int
 ) -> None:
-    history = new_history(11, steps=30)
+    history = new_history(11, steps=15)
     whole = read_changes(history.client, ["READ_Changes"], history.start, history.end)
     control = history.simulation.control
     control.shape(chunk_bytes=size, rows_per_message=2, resume_every=3)
