@@ -1,13 +1,15 @@
 """The cost of an epoch of changes in a table of current rows, by the number of its rows: Iceberg and Delta.
 
     python benchmarks/table_epochs.py [--rows 100000 1000000] [--changes 1000] [--epochs 10] [--format delta-vectors]
+        [--max-index-bytes 0]
 
 The formats are iceberg, delta (MERGE) and delta-vectors (deletion vectors). A table is loaded with the rows of a
 snapshot. Then a new process, a driver that starts, publishes epochs of updates whose keys are spread over all
-rows. An update has all columns. *median*, *largest*, *CPU* and *MB* are of the epochs after the first one, in which
-libraries are loaded. The largest may include the upkeep of the table. *CPU* and *MB* are means; the bytes are all that
-is written into the folder of the table. *memory* is the most that the process held above what it held before the first
-epoch.
+rows. An update has all columns. *median*, *largest*, *CPU*, *MB* and *opened* are of the epochs after the first one, in
+which libraries are loaded. The largest may include the upkeep of the table. *MB* is a mean of all that is written into
+the folder of the table. *CPU* and *opened*, the data files that are opened, have the median and the largest: a driver
+that starts makes its index of keys in its first epochs. *memory* is the most that the process held above what it held
+before the first epoch.
 """
 
 from __future__ import annotations
@@ -33,23 +35,25 @@ from sinks import SCHEMA, SOURCE, iceberg_properties, publishing, staged
 from penstock.event import ChangeEvent, Op, Version
 from penstock.event.replica import encode_version
 from penstock.io.columnar.arrow_rows import new_table_schema
+from penstock.io.columnar.open_file import OpenFile
+from penstock.io.columnar.options import TableSinkOptions
 
 PER_FILE = 1_000_000
 """Rows of a file of the table that is loaded."""
 
 DELTA = ("delta", "delta-vectors")
-HEADS = ("rows", "first, s", "median, s", "largest, s", "CPU, s", "MB", "read, s", "memory, MB")
+HEADS = ("rows", "first, s", "median, s", "largest, s", "CPU, s", "opened", "MB", "read, s", "memory, MB")
 
 
-def target_of(format_: str, folder: Path) -> Any:
+def target_of(format_: str, folder: Path, **options: Any) -> Any:
     if format_ in DELTA:
         from penstock.io.delta.target import DeltaTarget
 
         vectors = format_ == "delta-vectors"
-        return DeltaTarget(str(folder / "w" / "t"), "current", "evolve", deletion_vectors=vectors)
+        return DeltaTarget(str(folder / "w" / "t"), "current", "evolve", deletion_vectors=vectors, **options)
     from penstock.io.iceberg.target import IcebergTarget
 
-    return IcebergTarget("shop.t", "bench", "current", "evolve", iceberg_properties(folder))
+    return IcebergTarget("shop.t", "bench", "current", "evolve", iceberg_properties(folder), **options)
 
 
 def event(op: Op, key: int, version: int) -> ChangeEvent:
@@ -64,7 +68,7 @@ def load(format_: str, folder: Path, rows: int) -> None:
     """Create the table with `rows` rows, as the sink writes them for a snapshot, in files of `PER_FILE` rows."""
     target = target_of(format_, folder)
     if format_ == "iceberg":
-        target._create("shop.t", SCHEMA)
+        target._create("shop.t", SCHEMA, SOURCE)
     for first in range(0, rows, PER_FILE):
         part = loaded(first, min(first + PER_FILE, rows))
         if format_ in DELTA:
@@ -130,27 +134,55 @@ def seconds_to_read(format_: str, folder: Path) -> float:
     return time.perf_counter() - begun
 
 
-def change(format_: str, folder: Path, rows: int, changes: int, count: int) -> None:
+def count_opened() -> list[int]:
+    """Return a list that gets the number of each data file that is opened from now on."""
+    opened: list[int] = []
+    original = OpenFile.__init__
+
+    def counted(self: OpenFile, *arguments: Any) -> None:
+        opened.append(len(opened))
+        original(self, *arguments)
+
+    OpenFile.__init__ = counted  # type: ignore[method-assign]
+    return opened
+
+
+def both(values: list[float], digits: int) -> str:
+    """Return the median and the largest of some values."""
+    return f"{statistics.median(values):.{digits}f} ({max(values):.{digits}f})"
+
+
+def change(format_: str, folder: Path, rows: int, changes: int, count: int, **options: Any) -> None:
     """Publish epochs of changes, and print a line."""
-    publish, first = publishing(target_of(format_, folder)), 1
-    held, before = written(folder), peak_mb()
-    seconds, cpu, sizes = [], [], []
+    publish, first = publishing(target_of(format_, folder, **options)), 1
+    held, before, opened = written(folder), peak_mb(), count_opened()
+    seconds, cpu, sizes, files = [], [], [], []
     for number, events in enumerate(epochs(rows, changes, count), first):
         batches = staged(events, number)
+        opened.clear()
         begun, used = time.perf_counter(), time.process_time()
         publish(batches, number)
         seconds.append(time.perf_counter() - begun)
         cpu.append(time.process_time() - used)
+        files.append(len(opened))
         now = written(folder)
         sizes.append(sum(size for path, size in now.items() if path not in held) / 1e6)
         held = now
     memory = peak_mb() - before
     later = seconds[1:]
-    figures = (seconds[0], statistics.median(later), max(later), statistics.mean(cpu[1:]))
+    figures = (seconds[0], statistics.median(later), max(later))
     read = seconds_to_read(format_, folder)
     mean = f"{statistics.mean(sizes[1:]):.2f}"
     print(
-        row(f"{rows:,}", *(f"{each:.2f}" for each in figures), mean, f"{read:.2f}", f"{memory:,.0f}"),
+        row(
+            f"{rows:,}",
+            *(f"{each:.2f}" for each in figures),
+            both(cpu[1:], 2),
+            both(files[1:], 0),
+            mean,
+            f"{read:.2f}",
+            f"{memory:,.0f}",
+        ),
         flush=True,
     )
 
@@ -161,10 +193,12 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=1_000)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--format", choices=("iceberg", *DELTA), default="iceberg")
+    parser.add_argument("--max-index-bytes", type=int, default=TableSinkOptions.max_index_bytes)
     parser.add_argument("--folder", type=Path, help="of the table that this process changes")
     args = parser.parse_args()
     if args.folder:
-        change(args.format, args.folder, args.rows[0], args.changes, args.epochs)
+        options = {"max_index_bytes": args.max_index_bytes}
+        change(args.format, args.folder, args.rows[0], args.changes, args.epochs, **options)
         return
     print(machine())
     print(heading(*HEADS), flush=True)
@@ -174,7 +208,8 @@ def main() -> None:
         # Another process, so that its memory is the memory of the changes only.
         command = [sys.executable, __file__, "--folder", str(folder), "--rows", str(rows)]
         more = ["--changes", str(args.changes), "--epochs", str(args.epochs), "--format", args.format]
-        subprocess.run([*command, *more], check=True)
+        index = ["--max-index-bytes", str(args.max_index_bytes)]
+        subprocess.run([*command, *more, *index], check=True)
         shutil.rmtree(folder)
 
 

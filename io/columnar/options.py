@@ -54,6 +54,10 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
     version_seconds: float = 0
     """Time, in seconds, for which older versions of a table can be read. The upkeep forgets those that were replaced
     earlier, and deletes the files that no other version needs; 0: all stay."""
+    max_index_bytes: int = 1 << 29
+    """Size of the driver's index of the keys of its tables, in bytes, some 25 for each integer key: with it an epoch in
+    the modes current and history reads no file to find rows (Delta: with deletion vectors). It is in the folder for
+    temporary files. Tables that have no place in it are read; 0: all."""
     mark_complete: bool = False
     """Whether each table says until which commit time it is complete, also while nothing changes. `complete_until`
     reads it."""
@@ -80,10 +84,11 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
             )
         return self.max_parked_bytes
 
-    def check_versions(self) -> None:
-        """Raise UsageError if `version_seconds` is negative."""
-        if self.version_seconds < 0:
-            raise UsageError(f"version_seconds must be 0 or more, got {self.version_seconds!r}.")
+    def check_upkeep(self) -> None:
+        """Raise UsageError if `version_seconds` or `max_index_bytes` is negative."""
+        for name in ("version_seconds", "max_index_bytes"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must be 0 or more, got {getattr(self, name)!r}.")
 
     @property
     def mark_seconds(self) -> float | None:

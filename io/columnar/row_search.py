@@ -2,7 +2,7 @@
 
 A condition reads few columns. Files and row groups whose statistics say that no row fulfils
 it are left out, and further columns are read only of row groups in which a row does. Rows that are deleted already are
-never returned.
+never returned. Rows with some keys are looked for in the index of their file, if it has one: see `key_index`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.io.columnar.key_index import KeyPlaces, TableKeyIndex, sorted_hashes
 from penstock.io.columnar.open_file import Bounds, OpenFile
 from penstock.io.columnar.positions import NO_ROWS, Positions, are_in
-from penstock.io.columnar.table_rows import DELETED, TIMESTAMP, VALID_TO, VERSION
+from penstock.io.columnar.table_rows import DELETED, KEY, TIMESTAMP, VALID_TO, VERSION
 from penstock.object_stores.store import in_parallel
 
 FILES_AT_ONCE = 4
@@ -40,6 +41,13 @@ class SearchedFiles(Protocol):
     def gone(self) -> Mapping[str, Positions]:
         """The rows that are deleted, by the path of their data file."""
 
+    @property
+    def index(self) -> TableKeyIndex:
+        """The index of the keys of the table."""
+
+    def path(self, file: Any) -> str:
+        """Return the path of a file, which is the one of its `OpenFile`."""
+
     def bounds(self, file: Any) -> Bounds:
         """Return the bounds of a whole file, from the metadata of the table."""
 
@@ -47,16 +55,25 @@ class SearchedFiles(Protocol):
         """Open a data file. For any number of threads."""
 
 
+class Keys(NamedTuple):
+    """Keys that are looked for, and their `sorted_hashes`."""
+
+    texts: pa.Array
+    hashes: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """Which rows are searched: `mask` says it for each row of a table with `columns`.
 
-    `may_hold` says whether a row with values in these bounds can fulfil it.
+    `may_hold` says whether a row with values in these bounds can fulfil it. `keys` are the keys of the rows, if it is
+    about keys.
     """
 
     columns: tuple[str, ...]
     mask: Callable[[pa.Table], Any]
     may_hold: Callable[[Bounds], bool] = lambda bounds: True
+    keys: Keys | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +97,12 @@ def has_one_of(column: str, texts: Collection[str]) -> Condition:
         first = bisect_left(ordered, known[0])
         return first < len(ordered) and ordered[first] <= known[1]
 
-    return Condition((column,), lambda rows: pc.is_in(rows.column(column), value_set=values), may_hold)
+    return Condition(
+        (column,),
+        lambda rows: pc.is_in(rows.column(column), value_set=values),
+        may_hold,
+        Keys(values, sorted_hashes(ordered)) if column == KEY else None,
+    )
 
 
 def older_than(version: str) -> Condition:
@@ -120,12 +142,15 @@ MAY_CHANGE = Condition(
 def find(files: SearchedFiles, conditions: Sequence[Condition], wanted: Wanted) -> list[Match]:
     """Return the rows that fulfil all of one or more conditions, by data file.
 
-    The first condition should read the fewest bytes: the next ones read only row groups in which it finds rows.
+    A condition about keys is the first one. In general the first condition should read the fewest bytes: the next ones
+    read only row groups in which it finds rows.
 
     Raises:
         UsageError: a file that may have such rows is not Parquet.
     """
     search = _Search(files, conditions, wanted)
+    if conditions[0].keys is not None:
+        files.index.begin([files.path(each) for each in files.stored])
     return [
         match for some in in_parallel(search.matches, search.candidates(), FILES_AT_ONCE) for match in some
     ]
@@ -150,29 +175,62 @@ class _Search:
 
     def matches(self, file: Any) -> list[Match]:
         """Return the rows of one data file, in parts: one for each row group."""
+        path, keys = self.files.path(file), self.conditions[0].keys
+        if keys is None:
+            with self.files.opened(file) as data:
+                return list(self._in_groups(data))
+        entry = self.files.index.entry(path)
+        if entry is not None:
+            return self._indexed(file, entry, keys)
         with self.files.opened(file) as data:
-            gone = self.files.gone.get(data.path, NO_ROWS)
-            return [match for match in self._in_groups(data, gone) if len(match.positions)]
+            entry = self.files.index.made(path, data)
+            if entry is None:
+                return list(self._in_groups(data))
+        return self._indexed(file, entry, keys)
 
-    def _in_groups(self, data: OpenFile, gone: Positions) -> Iterator[Match]:
+    def _indexed(self, file: Any, entry: KeyPlaces, keys: Keys) -> list[Match]:
+        """Return the rows of a file whose keys are in the index. The file is opened for other columns only."""
+        path = self.files.path(file)
+        positions, texts = entry.find(*keys)
+        left = ~are_in(positions, self.files.gone.get(path, NO_ROWS))
+        positions, texts = positions[left], texts.filter(pa.array(left))
+        if not len(positions):
+            return []
+        columns = self.wanted(entry.bounds)
+        if len(self.conditions) == 1 and columns in ((), (KEY,)):
+            return [Match(path, positions, pa.table({KEY: texts}))]
+        with self.files.opened(file) as data:
+            return list(self._in_groups(data, positions))
+
+    def _in_groups(self, data: OpenFile, known: Positions | None = None) -> Iterator[Match]:
+        """Yield the rows by row group. `known`: positions of the rows that fulfil the first condition."""
+        gone = self.files.gone.get(data.path, NO_ROWS)
         for number, first in enumerate(data.firsts):
             bounds = data.bounds(number)
             if not self._may_hold(bounds):
                 continue
-            places = self._places(data, number)
+            places = self._places(
+                data, number, None if known is None else _within(known, first, data.size(number))
+            )
             places = places[~are_in(places + first, gone)]
             if len(places):
                 columns = self.wanted(bounds)
                 rows = pa.table({}) if columns == () else data.rows(number, columns, places)
                 yield Match(data.path, places + first, rows)
 
-    def _places(self, data: OpenFile, number: int) -> Positions:
-        """Return the places of matching rows in a row group."""
-        places: Positions | None = None
-        for condition in self.conditions:
+    def _places(self, data: OpenFile, number: int, known: Positions | None) -> Positions:
+        """Return the places of matching rows in a row group; `known`: of those that fulfil the first condition."""
+        places = known
+        for condition in self.conditions[known is not None :]:
+            if places is not None and not len(places):
+                break
             rows = data.rows(number, condition.columns, places)
             chosen = pc.indices_nonzero(condition.mask(rows)).to_numpy().astype(np.int64)
             places = chosen if places is None else places[chosen]
-            if not len(places):
-                break
         return NO_ROWS if places is None else places
+
+
+def _within(positions: Positions, first: int, size: int) -> Positions:
+    """Return the places of rows in a row group, from their positions in the file."""
+    start, end = np.searchsorted(positions, (first, first + size))
+    return positions[start:end] - first

@@ -22,6 +22,7 @@ from penstock.event.replica import TableChanges, fold
 from penstock.event.schema_changes import SchemaChange
 from penstock.event.schema_policies import ChangePolicies, Entries, policies_of
 from penstock.io.columnar.data_files import files_of
+from penstock.io.columnar.key_index import KeyIndex
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.old_versions import is_due
 from penstock.io.columnar.one_schema import with_one_schema
@@ -106,8 +107,10 @@ class EpochTableTarget(ABC):
     mark_seconds: float | None
     partition_by: PartitionEntries
     version_seconds: float
+    max_index_bytes: int
     _tidied: dict[str, Tidied]
     _keys: SnapshotKeys
+    _indexes: list[KeyIndex]
     _written: set[WrittenTable]
 
     @property
@@ -220,6 +223,12 @@ class EpochTableTarget(ABC):
         with self.errors(name):
             table = self._open(name)
             return None if table is None else self._begin(table, name, EpochDelivery(sink, job, 0, 0))
+
+    @property
+    def _key_index(self) -> KeyIndex:
+        if not self._indexes:
+            self._indexes.append(KeyIndex(self.max_index_bytes))
+        return self._indexes[0]
 
     def _note(self, name: str, source: Source) -> None:
         """Note that this process writes a table."""

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import UsageError
+from penstock.io.columnar.key_index import TableKeyIndex, no_index
 from penstock.io.columnar.open_file import Bounds, OpenFile
 from penstock.io.columnar.positions import NO_ROWS, Positions
 from penstock.io.columnar.upkeep import FileSize
@@ -42,8 +43,8 @@ class SnapshotFiles:
     The path of a file is the one in the log, which has the escapes of a URL.
     """
 
-    def __init__(self, uri: str, table: Any, folder: DeltaFolder) -> None:
-        self.uri, self.table, self.folder = uri, table, folder
+    def __init__(self, uri: str, table: Any, folder: DeltaFolder, index: TableKeyIndex | None = None) -> None:
+        self.uri, self.table, self.folder, self.index = uri, table, folder, index or no_index()
 
     def forget(self) -> None:
         """Forget what was read: the open table has another snapshot now."""
@@ -62,6 +63,9 @@ class SnapshotFiles:
         paths = sorted({path for _, vector in marked if (path := vector.path)})
         contents = dict(zip(paths, in_parallel(self.folder.read, paths), strict=True))
         return {path: rows_in(vector, contents.get(vector.path or "", b"")) for path, vector in marked}
+
+    def path(self, file: AddedFile) -> str:
+        return file.path
 
     def bounds(self, file: AddedFile) -> Bounds:
         found = _statistics(file.stats) if file.stats else Statistics()

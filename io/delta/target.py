@@ -14,8 +14,10 @@ from penstock.event.model import Source, TableSchema
 from penstock.event.schema_policies import Entries
 from penstock.folders import check_creatable
 from penstock.io.columnar.arrow_rows import columns_of_arrow, new_table_schema
+from penstock.io.columnar.key_index import KeyIndex
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.log_target import LogFilesTarget
+from penstock.io.columnar.options import TableSinkOptions
 from penstock.io.columnar.partitions import Entries as PartitionEntries
 from penstock.io.columnar.partitions import PartitionField, check_columns
 from penstock.io.columnar.table_rows import Mode
@@ -57,8 +59,10 @@ class DeltaTarget(LogFilesTarget):
     deletion_vectors: bool = False
     partition_by: PartitionEntries = ()
     version_seconds: float = 0
+    max_index_bytes: int = TableSinkOptions.max_index_bytes
     _tidied: dict[str, Tidied] = field(default_factory=dict, init=False, repr=False, compare=False)
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
+    _indexes: list[KeyIndex] = field(default_factory=list, init=False, repr=False, compare=False)
     _written: set[WrittenTable] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @property
@@ -169,5 +173,6 @@ class DeltaTarget(LogFilesTarget):
         base = (table, name, delivery, self.schema_changes, self.tombstone_seconds)
         if self.mode == "log" or not has_vectors(table, self.deletion_vectors):
             return DeltaCommit(*base)
-        files = SnapshotFiles(name, table, folder_of(name, self.storage_options))
+        folder, index = folder_of(name, self.storage_options), self._key_index.of_table(name)
+        files = SnapshotFiles(name, table, folder, index)
         return VectorCommit(*base, files=files)

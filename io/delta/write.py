@@ -42,8 +42,8 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
     Watermark: each event holds it until its commit.
     State: the events of the last `roll_seconds`. In the mode ``log`` the tasks write files, and the driver commits
     their names. In the others it keeps eight bytes for each key of a table, while rows of a snapshot are written to it,
-    and a commit reads the table there, or with
-    `deletion_vectors` the keys of some of its files.
+    and a commit reads the table there. With `deletion_vectors` it has an index of the keys of the files instead, of
+    `max_index_bytes` on its disk at most, and reads the keys of other files.
 
     Raises:
         UsageError: an argument is wrong, or delta-rs is missing (at construction).
@@ -65,7 +65,7 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
             uri = os.path.abspath(uri)
         self.check_vectors()
         partition_entries(self.partition_by, self.mode)
-        self.check_versions()
+        self.check_upkeep()
         check_arguments("uri", uri, self.mode, self.schema_changes, ABILITIES, "a Delta table")
         target = DeltaTarget(
             uri,
@@ -77,6 +77,7 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
             deletion_vectors=self.deletion_vectors,
             partition_by=self.partition_by,
             version_seconds=self.version_seconds,
+            max_index_bytes=self.max_index_bytes,
         )
         publish = publish_tables(target, options=self, max_parked_bytes=self.parked_bytes)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))

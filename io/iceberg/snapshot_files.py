@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.parquet
 
 from penstock.errors import UsageError
+from penstock.io.columnar.key_index import TableKeyIndex, no_index
 from penstock.io.columnar.open_file import Bounds, OpenFile
 from penstock.io.columnar.positions import Positions, in_order
 from penstock.io.iceberg.open_file import opened
@@ -34,8 +35,8 @@ class Manifest:
 class SnapshotFiles:
     """The files of the newest snapshot that an open table knows. Entries are pyiceberg's, with sequence numbers."""
 
-    def __init__(self, table: Any) -> None:
-        self.table = table
+    def __init__(self, table: Any, index: TableKeyIndex | None = None) -> None:
+        self.table, self.index = table, index or no_index()
 
     @cached_property
     def manifests(self) -> list[Manifest]:
@@ -87,6 +88,9 @@ class SnapshotFiles:
     def stored(self) -> list[Any]:
         """The data files; see `penstock.io.columnar.row_search.SearchedFiles`."""
         return [each.data_file for each in self.data]
+
+    def path(self, file: Any) -> str:
+        return str(file.file_path)
 
     def bounds(self, file: Any) -> Bounds:
         from pyiceberg.conversions import from_bytes

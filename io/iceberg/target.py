@@ -32,9 +32,11 @@ from penstock.io.columnar.arrow_rows import (
     rows_of_arrow,
 )
 from penstock.io.columnar.data_files import DataFile
+from penstock.io.columnar.key_index import KeyIndex
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.log_shape import LogShape
 from penstock.io.columnar.log_target import LogCommit, LogFilesTarget
+from penstock.io.columnar.options import TableSinkOptions
 from penstock.io.columnar.partitions import (
     MANY_FILES,
     PartitionField,
@@ -119,8 +121,10 @@ class IcebergTarget(LogFilesTarget):
     selection: TableSelection = EVERY_TABLE
     partition_by: PartitionEntries = ()
     version_seconds: float = 0
+    max_index_bytes: int = TableSinkOptions.max_index_bytes
     _tidied: dict[str, Tidied] = field(default_factory=dict, init=False, repr=False, compare=False)
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
+    _indexes: list[KeyIndex] = field(default_factory=list, init=False, repr=False, compare=False)
     _written: set[WrittenTable] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @property
@@ -213,7 +217,7 @@ class IcebergTarget(LogFilesTarget):
         return forget_snapshots(name, self._load_catalog().load_table(name), before_ms)
 
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> _Commit:
-        files = SnapshotFiles(table)
+        files = SnapshotFiles(table, self._key_index.of_table(name))
         return _Commit(table, name, delivery, self.schema_changes, self.tombstone_seconds, files=files)
 
     def _files(self, name: str, table: Any, source: Source | None = None) -> IcebergFiles:

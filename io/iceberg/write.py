@@ -35,8 +35,9 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
     commit. Two drivers, or other writers of the table, change nothing about that.
     Watermark: each event holds it until its commit.
     State: the events of the last `roll_seconds`. In the mode ``log`` the tasks create the tables and write files, and
-    the driver commits their names. In the others the driver reads the keys of the files that can have a changed row,
-    one row group at a time, and keeps eight bytes for each key of a table, while rows of a snapshot are written to it.
+    the driver commits their names. In the others the driver has an index of the keys of the files, of
+    `max_index_bytes` on its disk at most. It reads the keys of other files, one row group at a time, and keeps eight
+    bytes for each key of a table, while rows of a snapshot are written to it.
 
     Raises:
         UsageError: an argument is wrong, or pyiceberg is missing (at construction).
@@ -53,7 +54,7 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
         if "." not in self.table:
             raise UsageError(f"table needs a namespace, such as shop.{self.table}, got {self.table!r}.")
         partition_entries(self.partition_by, self.mode)
-        self.check_versions()
+        self.check_upkeep()
         properties = dict(self.catalog_properties or {})
         target = IcebergTarget(
             self.table,
@@ -66,6 +67,7 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
             self.mark_seconds,
             partition_by=self.partition_by,
             version_seconds=self.version_seconds,
+            max_index_bytes=self.max_index_bytes,
         )
         publish = publish_tables(target, options=self, max_parked_bytes=self.parked_bytes)
         WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))

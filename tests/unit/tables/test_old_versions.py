@@ -88,14 +88,15 @@ def test_a_file_stays_while_a_newer_version_of_its_rows_or_a_reader_needs_it() -
     assert files_to_delete(["with-a-newer-vector"], files, 10, 2) == {"old one"}
 
 
-def test_a_negative_time_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["version_seconds", "max_index_bytes"])
+def test_a_negative_number_is_refused(tmp_path: Path, name: str) -> None:
     makers: list[Any] = [
         lambda **more: WriteToDelta(tmp_path / "t", **more),
         lambda **more: WriteToIceberg("s.t", **more),
     ]
     for make in makers:
-        with pytest.raises(UsageError, match="version_seconds must be 0 or more"):
-            make(version_seconds=-1)
+        with pytest.raises(UsageError, match=f"{name} must be 0 or more"):
+            make(**{name: -1})
 
 
 # --- tables -------------------------------------------------------------------------------------------------------
