@@ -99,6 +99,10 @@ def build(
     if write.takes == "records":
         return _write_records(pipeline, source, transform, options, write, of_sink, _selected_tables(choices))
     target = _target(write, of_sink).selecting(_selected_tables(choices))
+    # A sink of tables. Other names of columns are known with the first events only.
+    reads = getattr(transform, "tables_read", None)
+    if isinstance(target, WriteCheckedRows) and reads is not None and not options.rename_columns:
+        target = target.reading(reads)
     needs_keys = write.needs_keys(of_sink.get("mode"))
     return _write_events(pipeline, source, transform, options, target, needs_keys=needs_keys)
 

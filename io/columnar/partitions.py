@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -98,13 +98,23 @@ def check_columns(name: str, fields: Sequence[PartitionField], columns: TableSch
         UsageError: it cannot; the message names the column and the fix.
     """
     known = {column.name: column for column in columns}
+    check_names(name, fields, known)
     for field in fields:
-        if (column := known.get(field.column)) is None:
+        _check_type(name, field, known[field.column])
+
+
+def check_names(name: str, fields: Sequence[PartitionField], columns: Collection[str]) -> None:
+    """Check that a new table has the columns by which it is to be partitioned.
+
+    Raises:
+        UsageError: one is missing.
+    """
+    for field in fields:
+        if field.column not in columns:
             raise UsageError(
                 f"partition_by: the table {name} has no column {field.column}. Name the tables that have it, as in "
                 f"orders={field}"
             )
-        _check_type(name, field, column)
 
 
 def check_own(name: str, own: Sequence[PartitionField], wanted: Sequence[PartitionField]) -> None:

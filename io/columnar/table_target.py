@@ -8,14 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from typing_extensions import Self
 
-from penstock.datasets import Dataset, names_of
+from penstock.datasets import Dataset, ReadTable, names_of
 from penstock.errors import PenstockError, ServiceError, SeveralProblemsError, UsageError
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import TableChanges, fold
@@ -27,15 +27,23 @@ from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.old_versions import is_due
 from penstock.io.columnar.one_schema import with_one_schema
 from penstock.io.columnar.partitions import Entries as PartitionEntries
-from penstock.io.columnar.partitions import PartitionField, check_own, fields_of, partition_entries
+from penstock.io.columnar.partitions import (
+    PartitionField,
+    check_names,
+    check_own,
+    fields_of,
+    partition_entries,
+)
 from penstock.io.columnar.preview import rows_of_event
 from penstock.io.columnar.replica import (
+    COMMITS_AT_ONCE,
     TableEvents,
     events_of_epoch,
     image_columns,
     raise_refused,
     refusals_of_tables,
     table_for,
+    table_name,
     with_one_commit_each,
 )
 from penstock.io.columnar.table_rows import (
@@ -54,7 +62,11 @@ from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.parked_files import EpochChanges, TableEpochs
 from penstock.io.staging.preview import Written
 from penstock.io.staging.table_notes import WrittenTable
+from penstock.object_stores.store import in_parallel
 from penstock.tables import TableSelection
+
+_MOST_PROBLEMS = 10
+"""Tables that a message before the start names."""
 
 _commit = threading.Lock()
 _MARK_WAITS_SECONDS = 60.0
@@ -157,6 +169,31 @@ class EpochTableTarget(ABC):
         """Check that an open table has the partitions that `partition_by` asks for, if it asks for some."""
         if wanted := self._partitions_of_new(source):
             check_own(name, self._partitions(table), wanted)
+
+    def check_tables(self, tables: Callable[[], Sequence[ReadTable]]) -> None:
+        """See `penstock.io.staging.epochs.ChecksTables`: `partition_by` fits the tables, and those that exist."""
+        if not self.partition_by:
+            return
+        found = in_parallel(self._partitions_problem, tables(), COMMITS_AT_ONCE)
+        if problems := [each for each in found if each is not None]:
+            raise SeveralProblemsError.of(problems[:_MOST_PROBLEMS])
+
+    def _partitions_problem(self, read: ReadTable) -> UsageError | None:
+        """Return what keeps a table of the source from its partitions; None: nothing."""
+        wanted, name = self._partitions_of_new(read.source), table_name(self.pattern, read.source)
+        # No table is opened in vain: there may be thousands.
+        if not wanted or not self.selection.has(read.source.schema, read.source.table):
+            return None
+        try:
+            with self.errors(name):
+                if (table := self._open(name)) is not None:
+                    check_own(name, self._partitions(table), wanted)
+                elif read.dataset.columns and self.mode != "log":
+                    own = [column for column, _ in wanted if column.startswith(PREFIX)]
+                    check_names(name, wanted, (*read.dataset.columns, *own))
+        except UsageError as error:
+            return error
+        return None
 
     def _check_partitions_of_one(self) -> None:
         """Check the partitions before the start, if the name of the table and the entries fit every source.

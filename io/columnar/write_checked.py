@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 from typing_extensions import Self
 
+from penstock.datasets import ReadTable
 from penstock.event.model import ChangeEvent
 from penstock.io.columnar.check import CheckRows
 from penstock.io.columnar.table_rows import Mode
@@ -64,6 +66,13 @@ class WriteCheckedRows(beam.PTransform):
         changed = copy.copy(self)
         if isinstance(self._write, PublishEpochs):
             changed._write = self._write.selecting(selection)
+        return changed
+
+    def reading(self, tables: Callable[[], Sequence[ReadTable]]) -> Self:
+        """Return a copy that is checked before the start for the tables of a source; see `PublishEpochs.reading`."""
+        changed = copy.copy(self)
+        if isinstance(self._write, PublishEpochs):
+            changed._write = self._write.reading(tables)
         return changed
 
     @property

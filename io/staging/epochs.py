@@ -3,7 +3,7 @@ Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol, runtime_checkable
@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 from typing_extensions import Self
 
 from penstock.attempt import DriverToken
+from penstock.datasets import ReadTable
 from penstock.event.model import ChangeEvent
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.complete_marks import Mark
@@ -80,6 +81,18 @@ class EpochTarget(Protocol):
 
         Raises:
             TargetUnavailableError: the target did not answer. The caller tries again.
+        """
+
+
+@runtime_checkable
+class ChecksTables(Protocol):
+    """A target that can check, before the start, whether it fits the tables that a source reads."""
+
+    def check_tables(self, tables: Callable[[], Sequence[ReadTable]]) -> None:
+        """Check the targets of the tables; `tables` asks the source, and is called only if that is needed.
+
+        Raises:
+            UsageError, SeveralProblemsError: they do not fit.
         """
 
 

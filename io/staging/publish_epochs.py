@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import apache_beam as beam
 from typing_extensions import Self
 
-from penstock.datasets import Dataset, WritesDatasets
+from penstock.datasets import Dataset, ReadTable, WritesDatasets
 from penstock.errors import UsageError
 from penstock.event.coder import encode_event
 from penstock.event.model import ChangeEvent, Source
@@ -20,7 +20,7 @@ from penstock.io.staging import delivery_coders  # noqa: F401  registers the cod
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.collect import CollectRecordsFn, in_global_window
 from penstock.io.staging.complete_marks import Mark
-from penstock.io.staging.epochs import EpochDelivery, EpochTarget, MarkingTarget, by_epoch
+from penstock.io.staging.epochs import ChecksTables, EpochDelivery, EpochTarget, MarkingTarget, by_epoch
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.operations import clean_up
@@ -96,6 +96,13 @@ class PublishEpochs(beam.PTransform):
         self._inline_bytes = None if inline else 0
         self._unavailable_seconds = unavailable_seconds
         self._max_parked_bytes = max_parked_bytes
+        self._reads: Callable[[], Sequence[ReadTable]] | None = None
+
+    def reading(self, tables: Callable[[], Sequence[ReadTable]]) -> Self:
+        """Return a copy that checks its target before the start for the tables that `tables` returns."""
+        changed = copy.copy(self)
+        changed._reads = tables
+        return changed
 
     def selecting(self, selection: TableSelection) -> Self:
         """Return a copy whose target leaves out the events of other tables, also those that are staged already."""
@@ -123,6 +130,8 @@ class PublishEpochs(beam.PTransform):
         if self._staging is not None:
             self._staging.check_writable()
         self._target.check()
+        if self._reads is not None and isinstance(self._target, ChecksTables):
+            self._target.check_tables(self._reads)
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
         # See `WriteStagedFiles.expand`.

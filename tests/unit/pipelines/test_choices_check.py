@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam.pipeline import PipelineVisitor
 
+from penstock.datasets import Dataset, ReadTable
 from penstock.errors import SeveralProblemsError, UsageError
+from penstock.event import Source
+from penstock.io.staging.publish_epochs import PublishEpochs
 from penstock.pipelines.choices_check import check_choices, nan_warnings
 from penstock.pipelines.event_lines import FormatCheck
 from penstock.pipelines.event_options import EventOptions
@@ -169,6 +173,23 @@ def test_a_job_for_a_replica_is_refused_before_its_start(
             except UsageError as error:
                 problems.append(str(error))
     assert [("public.visits" in text) for text in problems] == [True] * refused
+
+
+@pytest.mark.parametrize("mode", ["current", "history"])
+def test_partitions_are_checked_before_the_start_for_the_tables_of_the_source(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str
+) -> None:
+    from penstock.io.postgres import ReadFromPostgresChangeStream
+
+    orders = ReadTable(Source("postgresql", "", "shop", "public", "orders"), Dataset("p", "orders", ("id",)))
+    monkeypatch.setattr(ReadFromPostgresChangeStream, "tables_read", lambda self: [orders])
+    stream = {"dsn": "dbname=shop", "publication": "shop", "slot": "s"}
+    sink = {"uri": f"{tmp_path}/{{table}}", "mode": mode, "partition_by": ["day(at)"]}
+    pipeline = beam.Pipeline()
+    build(pipeline, "postgres", "delta", {**stream, **sink})
+    (publish,) = [part for part in parts_of(pipeline) if isinstance(part, PublishEpochs)]
+    with pytest.raises(UsageError, match="orders has no column at"):
+        publish.check()
 
 
 def parts_of(pipeline: beam.Pipeline) -> list[Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -18,7 +20,8 @@ from pyiceberg.transforms import BucketTransform, parse_transform
 from pyiceberg.types import TimestamptzType
 
 from penstock.compat import UTC
-from penstock.errors import UsageError
+from penstock.datasets import Dataset, ReadTable
+from penstock.errors import SeveralProblemsError, UsageError
 from penstock.event import ChangeEvent, Kind, Op, Source, Version
 from penstock.event.model import TableSchema
 from penstock.io.columnar import partitions
@@ -255,6 +258,48 @@ def test_a_new_table_that_cannot_be_partitioned_is_refused(lake: Lake, entry: st
     event = event_of(schema, after={"id": 1, "name": "a", "price": 1.0, "at": 0, "day": 1}, source=ORDERS)
     with pytest.raises(UsageError, match=message):
         publish(lake.driver(partition_by=[entry]), [event], 2)
+
+
+def read_table(table: str, *columns: str) -> ReadTable:
+    return ReadTable(
+        msgspec.structs.replace(ORDERS, table=table), Dataset("postgres://s", f"shop.public.{table}", columns)
+    )
+
+
+def with_placeholder(lake: Lake, **options: Any) -> Any:
+    """Return a target whose table `t` is the one of the lake."""
+    target = lake.driver(**options)
+    if isinstance(lake, DeltaLake):
+        return replace(target, uri=str(lake.path.parent / "{table}"))
+    return replace(target, table="shop.{table}")
+
+
+def test_the_tables_of_the_source_are_checked_before_the_start(lake: Lake) -> None:
+    published(lake, [rows(range(3))], partition_by=["name"])
+    tables = [read_table("t", "id", "name"), read_table("new", "id", "region"), read_table("all")]
+
+    def check(*partition_by: str, mode: Any = "current") -> None:
+        target = with_placeholder(lake, partition_by=partition_by, mode=mode)
+        target.check()
+        target.check_tables(lambda: tables)
+
+    check("t=name", "new=region")
+    check("t=name", "new=month(_penstock_timestamp)", mode="history")
+    with pytest.raises(
+        UsageError, match=r"t exists and is partitioned by name, and partition_by asks for id"
+    ):
+        check("t=id")
+    with pytest.raises(UsageError, match=r"new has no column at"):
+        check("t=name", "new=day(at)")
+    with pytest.raises(SeveralProblemsError, match=r"(?s)partitioned by name.*new has no column name"):
+        check("id", "name")
+
+
+def test_the_source_is_asked_for_its_tables_only_if_partitions_are_asked_for(lake: Lake) -> None:
+    def tables() -> list[ReadTable]:
+        raise AssertionError("the source is asked")
+
+    with_placeholder(lake).check_tables(tables)
 
 
 def test_a_partition_column_that_becomes_wider_keeps_its_table(lake: Lake) -> None:
