@@ -42,6 +42,7 @@ from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Ended, Pipeline, Process, Started
 from penstock.runner.store.keys import KEY_GROUPS
 from penstock.runner.store.requests import RequestWatch
+from penstock.runner.store.rewind_note import RewindNote
 from penstock.runner.store.table_requests import TableRequestWatch
 from penstock.runner.tasks.epoch import EpochLimits
 from penstock.timeline import trace
@@ -122,6 +123,8 @@ class Job:
         self._name = checkpoint.job
         coordinator = Coordinator(checkpoint)
         record = coordinator.take_over()
+        # After the take-over, because no rewind can begin then. The start has looked before it, too.
+        RewindNote(checkpoint).refuse()
         trace("took over")
         notes = DriverNotes(checkpoint)
         notes.note_start(record.generation, Started(Process.current(), self._pipeline))

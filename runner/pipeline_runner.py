@@ -52,6 +52,7 @@ from penstock.runner.spark.session import begin_session, context_of
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.drivers import Pipeline
 from penstock.runner.store.keys import KEY_GROUPS
+from penstock.runner.store.rewind_note import RewindNote
 from penstock.timeline import trace
 
 logger = logging.getLogger(__name__)
@@ -261,6 +262,7 @@ def _check_fit(
     checkpoint: Checkpoint, plan: Plan, settings: PySparkOptions, described: Pipeline
 ) -> tuple[CommitRecord | None, Start]:
     """Return the last record and what a start does, after the check that the pipeline can continue from it."""
+    RewindNote(checkpoint).refuse()
     last, context = checkpoint.last_record(), PlanContext(plan)
     dropped = settings.drop_state or ()
     try:

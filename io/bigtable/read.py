@@ -69,6 +69,11 @@ class ReadBigtableFn(ReadChangeStreamFn):
     tracker_type = BigtableTracker
     frontier_coder = FrontierCoder
     metrics_type = BigtableMetrics
+    no_rewind = (
+        "Bigtable estimates until when a change stream is complete, so a change from before the time may come after "
+        "it, and would be lost. Restore the target by its own means, and start a new job with another checkpoint "
+        "folder and a start well before the time"
+    )
     split_deferral_seconds = math.inf
     """Each stream has its own limit, which depends on the heartbeat interval; see `Prefetcher`."""
 

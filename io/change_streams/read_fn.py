@@ -36,9 +36,10 @@ from typing_extensions import Self
 from penstock import timeline
 from penstock.attempt import current_attempt
 from penstock.batches import MAX_ELEMENTS, ElementBatch
-from penstock.errors import DecodeError, SetupError
+from penstock.errors import DecodeError, SetupError, UsageError
 from penstock.io.change_streams import coders as shared_coders
 from penstock.io.change_streams.arguments import check_end, require_same
+from penstock.io.change_streams.incremental.frontier import IncrementalFrontier
 from penstock.io.change_streams.incremental.notifications import NOTIFICATIONS, NotificationRecord
 from penstock.io.change_streams.kinds import POOLS, StreamKind
 from penstock.io.change_streams.lazy_records import is_lazy, joined
@@ -70,6 +71,11 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
     frontier_coder: ClassVar[type[shared_coders.FrontierCoder]]
     metrics_type: ClassVar[type[ReaderMetrics]]
     watermark_estimators: ClassVar = FrontierWatermarkEstimatorProvider()
+    no_rewind: ClassVar[str] = (
+        "this source cannot go back to a time exactly. Restore the target by its own means, and start a new job with "
+        "another checkpoint folder and a snapshot"
+    )
+    """Why the source cannot go back, and what to do instead."""
     split_deferral_seconds: ClassVar[float] = 5.0
     """How long a reader that is behind may refuse splits while it waits for the service's first message."""
 
@@ -333,6 +339,26 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
                 "let it run with the same end as before and drain it: run penstock drain with its checkpoint folder"
             )
         return replace(self._with_end(element), start=self.first_time_after(element.end))
+
+    def rewound(self, element: Any, restrictions: Sequence[Any], to: int) -> Any:
+        """Return a restriction with all work of `element` from the time `to` on, nanoseconds, inclusive.
+
+        `restrictions` are all residuals of the element. For runners, when a target goes back to an earlier time. Every
+        change before `to` was read, and those from then on are read once more. Asks the service.
+
+        Raises:
+            PenstockError: this cannot be done exactly, and what to do instead.
+        """
+        raise UsageError(self.no_rewind)
+
+    def lost_by_rewind(self, restrictions: Sequence[Any]) -> str:
+        """Return what the job may have read since any time, and does not read again after `rewound`; "": nothing."""
+        if not any(isinstance(each, IncrementalFrontier) for each in restrictions):
+            return ""
+        return (
+            "the job can read snapshots of tables while it runs (signals, new_tables). If it has read one since the "
+            "time, the target loses its rows, and the job does not read them again"
+        )
 
     def first_time_after(self, end: int) -> int:
         """Return the start, in nanoseconds, of a read that follows one with this end."""

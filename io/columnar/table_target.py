@@ -63,6 +63,7 @@ from penstock.io.staging.parked_files import EpochChanges, TableEpochs
 from penstock.io.staging.preview import Written
 from penstock.io.staging.table_notes import WrittenTable
 from penstock.object_stores.store import in_parallel
+from penstock.rewind import RewindPlan, TableVersion, plan_of_logs, plan_of_rows
 from penstock.tables import TableSelection
 
 _MOST_PROBLEMS = 10
@@ -214,6 +215,63 @@ class EpochTableTarget(ABC):
     @abstractmethod
     def _mark(self, table: Any, mark: Mark) -> None:
         """Commit a mark to an open table, unless it has a newer one of the sink."""
+
+    @abstractmethod
+    def _versions(self, name: str, table: Any, writer: str, to_us: int) -> list[TableVersion]:
+        """Return the versions that led to an open table, the newest first.
+
+        They may end where a version is known to be complete until a time before the one that would be chosen.
+        """
+
+    @abstractmethod
+    def _check_version(self, name: str, table: Any, version: int) -> None:
+        """Raise UsageError if an open table cannot go back to a version."""
+
+    @abstractmethod
+    def _restore(self, commit: Any, mark: Mark, version: int) -> None:
+        """Give a table the rows of a version, with the ledger of a commit and a mark, in one commit."""
+
+    @abstractmethod
+    def _delete_from(self, commit: Any, mark: Mark) -> None:
+        """Delete the rows of a log from the time of a mark on, and commit ledger and mark, before it or with it."""
+
+    def plan_rewind(self, sink: str, job: str, to_us: int, tables: Iterable[WrittenTable]) -> RewindPlan:
+        """See `penstock.io.staging.epochs.RewindingTarget`."""
+        delivery, versions = EpochDelivery(sink, job, 0, 0), {}
+        for name in sorted({each.name for each in tables}):
+            with self.errors(name):
+                if (table := self._open(name)) is not None:
+                    versions[name] = self._versions(name, table, delivery.writer, to_us)
+        plan = plan_of_logs(versions, to_us) if self.mode == "log" else plan_of_rows(versions, to_us)
+        for each in plan.tables:
+            if each.version is not None:
+                self._check_restorable(each.name, each.version)
+        return plan
+
+    def _check_restorable(self, name: str, version: int) -> None:
+        with self.errors(name):
+            try:
+                self._check_version(name, self._open(name), version)
+            except UsageError as error:
+                raise UsageError(
+                    f"the table {name} cannot go back to its version {version}: {error}"
+                ) from None
+
+    def rewind(self, delivery: EpochDelivery, plan: RewindPlan) -> None:
+        """See `penstock.io.staging.epochs.RewindingTarget`."""
+        mark = Mark.of(delivery.job, delivery.sink, delivery.epoch, plan.to_us)
+        for each in plan.tables:
+            with self.errors(each.name):
+                # A person may have deleted it since the plan was made.
+                if (table := self._open(each.name)) is None:
+                    continue
+                commit = self._begin(table, each.name, delivery)
+                # Raises if another copy of the checkpoint writes to the table.
+                delivery.is_delivered(commit.ledger())
+                if each.version is None:
+                    self._delete_from(commit, mark)
+                else:
+                    self._restore(commit, mark, each.version)
 
     @property
     def written(self) -> Collection[WrittenTable]:

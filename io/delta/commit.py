@@ -287,6 +287,17 @@ class DeltaCommit(LogCommit):
         )
 
 
+def commit_without_files(table: Any, properties: Any) -> None:
+    """Commit properties to an open table, and no rows."""
+    table.create_write_transaction(
+        [],
+        "append",
+        table.schema(),
+        partition_by=table.metadata().partition_columns,
+        commit_properties=properties,
+    )
+
+
 def is_plain(table: Any) -> bool:
     """Return whether a file with the columns of an open table may be added to it as it is."""
     protocol = table.protocol()

@@ -20,6 +20,8 @@ from penstock.object_stores.client import ObstoreRequests
 from penstock.object_stores.location import locate
 from penstock.object_stores.store import ObjectStore
 
+_LOG = "_delta_log"
+
 
 def is_local(uri: str) -> bool:
     """Return whether a table is in a folder of this machine."""
@@ -40,6 +42,9 @@ class DeltaFolder(Folder, Protocol):
 
     def vector_names(self) -> list[str]:
         """Return the names in the folder of deletion vectors."""
+
+    def log_names(self) -> list[str]:
+        """Return the names in the folder of the log."""
 
 
 def folder_of(uri: str, storage_options: Mapping[str, str]) -> DeltaFolder:
@@ -77,6 +82,9 @@ class LocalFolder(LocalStore):
 
     def vector_names(self) -> list[str]:
         return [os.path.basename(path) for path in self.names_in(FOLDER)]
+
+    def log_names(self) -> list[str]:
+        return os.listdir(self._absolute(_LOG))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +135,13 @@ class _RemoteFolder:
         return PyFileSystem(self._files).open_input_file(name)
 
     def vector_names(self) -> list[str]:
-        listed = PyFileSystem(self._files).get_file_info(FileSelector(FOLDER, allow_not_found=True))
+        return self._names_in(FOLDER)
+
+    def log_names(self) -> list[str]:
+        return self._names_in(_LOG)
+
+    def _names_in(self, folder: str) -> list[str]:
+        listed = PyFileSystem(self._files).get_file_info(FileSelector(folder, allow_not_found=True))
         return [each.base_name for each in listed]
 
     @property

@@ -8,6 +8,9 @@ Reconciliation".
 from __future__ import annotations
 
 import io
+import re
+import time
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +18,15 @@ from typing import Any
 import msgspec
 import pyarrow.parquet
 
+from penstock.errors import UsageError
 from penstock.io.delta.deletion_vectors import Vector
 from penstock.io.delta.folder import DeltaFolder
 from penstock.io.staging.delivery import TargetUnavailableError
 from penstock.object_stores.store import in_parallel
 
-_LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
+_LOG = "_delta_log"
+_LAST_CHECKPOINT = f"{_LOG}/_last_checkpoint"
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.\d{10}\.\d{10})?\.parquet")
 
 Key = tuple[str, str]
 """A data file with its vector: path, and the vector's id or "". An entry that removes a file names both."""
@@ -91,7 +97,31 @@ def decoded(content: bytes) -> list[Action]:
 
 def entry_name(version: int) -> str:
     """Return the name of the entry of a version, relative to the table."""
-    return f"_delta_log/{version:020d}.json"
+    return f"{_LOG}/{version:020d}.json"
+
+
+def put_commit(
+    folder: DeltaFolder, version: int, operation: str, actions: Sequence[Action], info: Mapping[str, Any]
+) -> bool:
+    """Write the entry of a version, with more `info` about the commit; False: another writer has made this version."""
+    found = {
+        "timestamp": time.time_ns() // 1_000_000,
+        "operation": operation,
+        "operationParameters": {},
+        "engineInfo": "penstock",
+        "txnId": str(uuid.uuid4()),
+        **info,
+    }
+    return folder.put_entry(entry_name(version), encoded([Action(commit_info=found), *actions]))
+
+
+def transactions_of(versions: Mapping[str, int]) -> list[Action]:
+    """Return application transactions by their names as actions of a commit."""
+    now_ms = time.time_ns() // 1_000_000
+    return [
+        Action(txn={"appId": name, "version": version, "lastUpdated": now_ms})
+        for name, version in versions.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +169,24 @@ def files_at(uri: str, folder: DeltaFolder, table: str, version: int) -> LogStat
     return found
 
 
+def state_at(folder: DeltaFolder, table: str, version: int) -> LogState:
+    """Return the data files of a table at any version that its log still has.
+
+    Raises:
+        UsageError: it has not.
+    """
+    checkpoints = [found for name in folder.log_names() if (found := _CHECKPOINT.fullmatch(name))]
+    newest = max((int(each[1]) for each in checkpoints if int(each[1]) <= version), default=-1)
+    names = sorted(f"{_LOG}/{each[0]}" for each in checkpoints if int(each[1]) == newest)
+    try:
+        state = _with_files(table, newest, in_parallel(folder.read_entry, names))
+        return _forward(folder, state, version)
+    except FileNotFoundError:
+        raise UsageError(
+            f"its log does not have version {version} any more (delta.logRetentionDuration). Choose a later time"
+        ) from None
+
+
 def live_and_removed(folder: DeltaFolder, table: str, version: int) -> tuple[list[str], list[RemovedFile]]:
     """Return the paths of the data files at a version, one of the newest, and the removed files that the log has.
 
@@ -178,8 +226,12 @@ def _at_checkpoint(folder: DeltaFolder, table: str, version: int) -> LogState:
     # Another writer has committed since the table was opened, so the commit would fail anyway.
     if number > version:
         raise TargetUnavailableError("another writer has made a checkpoint of the table")
-    added = [file for content in contents for file in _added_in(content)]
-    return LogState(table, number, {file.key: file for file in added})
+    return _with_files(table, number, contents)
+
+
+def _with_files(table: str, version: int, checkpoint: Sequence[bytes]) -> LogState:
+    added = [file for content in checkpoint for file in _added_in(content)]
+    return LogState(table, version, {file.key: file for file in added})
 
 
 def checkpoint_contents(folder: DeltaFolder) -> tuple[int, list[bytes]]:
@@ -190,7 +242,7 @@ def checkpoint_contents(folder: DeltaFolder) -> tuple[int, list[bytes]]:
     """
     last = msgspec.json.decode(folder.read_entry(_LAST_CHECKPOINT))
     number, parts = last["version"], last.get("parts")
-    stem = f"_delta_log/{number:020d}.checkpoint"
+    stem = f"{_LOG}/{number:020d}.checkpoint"
     names = [f"{stem}.parquet"]
     if parts:
         names = [f"{stem}.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1)]

@@ -22,20 +22,24 @@ from penstock.io.columnar.partitions import Entries as PartitionEntries
 from penstock.io.columnar.partitions import PartitionField, check_columns
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.columnar.table_target import Tidied
-from penstock.io.delta.commit import DeltaCommit, table_schema_of
+from penstock.io.delta.commit import CommitEntries, DeltaCommit, commit_without_files, table_schema_of
 from penstock.io.delta.errors import DeltaTargetError, errors_of
 from penstock.io.delta.files import DeltaFiles
 from penstock.io.delta.folder import folder_of, is_local
 from penstock.io.delta.marks import complete_entry, user_metadata
 from penstock.io.delta.old_files import delete_removed_files
 from penstock.io.delta.partitions import column_of, fields_of_table, with_units
+from penstock.io.delta.rewind import REWOUND, commits_before, restored
 from penstock.io.delta.snapshot_files import SnapshotFiles
+from penstock.io.delta.table_log import put_commit, transactions_of
 from penstock.io.delta.vector_commit import VectorCommit, has_vectors
 from penstock.io.staging.complete_marks import Mark
+from penstock.io.staging.delivery import TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.folder_datasets import folder_dataset
 from penstock.io.staging.options import TombstoneOptions
 from penstock.io.staging.table_notes import WrittenTable
+from penstock.rewind import TableVersion, versions_of
 from penstock.tables import EVERY_TABLE, TableSelection
 
 _PLACEHOLDER = re.compile(r"\{\w+\}")
@@ -150,17 +154,44 @@ class DeltaTarget(LogFilesTarget):
         # Compared on the snapshot that the commit begins at: a driver that was paused cannot put the time back.
         if mark.until_us <= (table.transaction_version(entry) or 0):
             return
-        table.create_write_transaction(
-            [],
-            "append",
-            table.schema(),
-            partition_by=table.metadata().partition_columns,
-            commit_properties=CommitProperties(
+        commit_without_files(
+            table,
+            CommitProperties(
                 user_metadata(mark),
                 max_commit_retries=0,
                 app_transactions=[Transaction(entry, mark.until_us)],
             ),
         )
+
+    def _versions(self, name: str, table: Any, writer: str, to_us: int) -> list[TableVersion]:
+        folder = folder_of(name, self.storage_options)
+        return versions_of(commits_before(folder, int(table.version()), writer, to_us))
+
+    def _check_version(self, name: str, table: Any, version: int) -> None:
+        restored(folder_of(name, self.storage_options), table, version)
+
+    def _restore(self, commit: DeltaCommit, mark: Mark, version: int) -> None:
+        folder = folder_of(commit.name, self.storage_options)
+        entries = _rewound_entries(commit, mark)
+        actions = [*transactions_of(entries.transactions), *restored(folder, commit.table, version)]
+        info = {**user_metadata(mark), REWOUND: version}
+        if not put_commit(folder, commit.snapshot + 1, "RESTORE", actions, info):
+            raise TargetUnavailableError(f"another writer has committed to {commit.name}")
+
+    def _delete_from(self, commit: DeltaCommit, mark: Mark) -> None:
+        from deltalake import CommitProperties, Transaction
+
+        entries = _rewound_entries(commit, mark)
+        properties = CommitProperties(
+            entries.metadata,
+            max_commit_retries=0,
+            app_transactions=[Transaction(*each) for each in entries.transactions.items()],
+        )
+        # Before the rows: if nothing is deleted, delta-rs makes no commit.
+        commit_without_files(commit.table, properties)
+        newest = self._open(commit.name)
+        # A text: delta-rs 1.6 compares no time without a time zone with the column.
+        newest.delete(f"\"timestamp\" >= '{mark.complete_until}'", commit_properties=properties)
 
     def _forget_versions(self, name: str, before_ms: int, since_ms: int) -> bool:
         # Opened again: the commit may have been written without delta-rs.
@@ -176,3 +207,10 @@ class DeltaTarget(LogFilesTarget):
         folder, index = folder_of(name, self.storage_options), self._key_index.of_table(name)
         files = SnapshotFiles(name, table, folder, index)
         return VectorCommit(*base, files=files)
+
+
+def _rewound_entries(commit: DeltaCommit, mark: Mark) -> CommitEntries:
+    """Return what the commits of a rewind say besides their rows: the ledger, and the mark in place of later ones."""
+    entry = complete_entry(commit.delivery.writer)
+    transactions = {**commit.entries().transactions, entry: mark.until_us}
+    return CommitEntries(transactions, user_metadata(mark))

@@ -36,7 +36,7 @@ from penstock.io.delta.deletion_vectors import Vector, new_id, vectors_of
 from penstock.io.delta.partitions import Values, by_partition
 from penstock.io.delta.snapshot_files import SnapshotFiles
 from penstock.io.delta.statistics import statistics_of
-from penstock.io.delta.table_log import Action, AddedFile, RemovedFile, encoded, entry_name
+from penstock.io.delta.table_log import Action, AddedFile, RemovedFile, put_commit, transactions_of
 from penstock.io.delta.vector_cleanup import delete_dead_vectors
 from penstock.io.staging.delivery import TargetUnavailableError
 
@@ -119,7 +119,7 @@ class VectorCommit(RowCommit, DeltaCommit):
             return
         if alters:
             self.add_columns(rows.schema)
-        actions = _ledger_of(entries)
+        actions = transactions_of(entries.transactions)
         parts = by_partition(self.divisible(rows), self.table.metadata().partition_columns)
         if len(parts) > MANY_FILES:
             warn_of_many_files(self.name)
@@ -182,16 +182,7 @@ class VectorCommit(RowCommit, DeltaCommit):
             TargetUnavailableError: another writer has made this version.
         """
         version = int(self.table.version()) + 1
-        info = {
-            "timestamp": _now_ms(),
-            "operation": operation,
-            "operationParameters": {},
-            "engineInfo": "penstock",
-            "txnId": str(uuid.uuid4()),
-            **(metadata or {}),
-        }
-        content = encoded([Action(commit_info=info), *actions])
-        if not self.files.folder.put_entry(entry_name(version), content):
+        if not put_commit(self.files.folder, version, operation, actions, metadata or {}):
             raise TargetUnavailableError(f"another writer has committed to {self.name}")
         self.own.append(version)
         self._after(version)
@@ -240,14 +231,6 @@ class VectorCommit(RowCommit, DeltaCommit):
             partitions[tuple(sorted(file.partition_values.items()))].append(self.files.size(file))
         chosen = next(filter(None, map(files_to_rewrite, partitions.values())), [])
         return [files[each.path] for each in chosen]
-
-
-def _ledger_of(entries: CommitEntries) -> list[Action]:
-    now_ms = _now_ms()
-    return [
-        Action(txn={"appId": name, "version": version, "lastUpdated": now_ms})
-        for name, version in entries.transactions.items()
-    ]
 
 
 def _with_vector(file: AddedFile, vector: Vector, rows: int) -> AddedFile:

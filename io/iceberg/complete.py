@@ -22,7 +22,7 @@ def complete_until(
     """
     with extra_packages("iceberg"):
         from pyiceberg.catalog import load_catalog
-    from penstock.io.iceberg.target import COMPLETE
+    from penstock.io.iceberg.rewind import COMPLETE
 
     properties = load_catalog(catalog, **(catalog_properties or {})).load_table(table).properties
     # Of one sink the highest number first.

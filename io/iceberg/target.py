@@ -55,18 +55,25 @@ from penstock.io.iceberg.field_ids import field_ids, with_field_ids
 from penstock.io.iceberg.files import IcebergFiles
 from penstock.io.iceberg.old_snapshots import forget_snapshots
 from penstock.io.iceberg.partitions import by_partition, fields_of_table, record_of, schema_and_spec
+from penstock.io.iceberg.rewind import (
+    KNOWN,
+    check_files,
+    commits_of,
+    delete_from,
+    newest_mark,
+    restore,
+    with_mark,
+)
 from penstock.io.iceberg.snapshot_files import SnapshotFiles
 from penstock.io.iceberg.statistics import entry_of, statistics_in
 from penstock.io.iceberg.upkeep import entries_to_rewrite, new_file, rewritten
-from penstock.io.staging.complete_marks import Mark
+from penstock.io.staging.complete_marks import Mark, decode_mark
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.options import TombstoneOptions
 from penstock.io.staging.table_notes import WrittenTable
+from penstock.rewind import TableVersion, versions_of
 from penstock.tables import EVERY_TABLE, TableSelection
-
-COMPLETE = "penstock.complete."
-"""The properties with marks: ``penstock.complete.<sink>/<job>/<record, 12 digits>``."""
 
 # Properties of a table that decide how it is written.
 _FORMAT, _PARQUET, _MERGE = "write.format.default", "parquet", "commit.manifest-merge.enabled"
@@ -205,12 +212,25 @@ class IcebergTarget(LogFilesTarget):
     def _mark(self, table: Any, mark: Mark) -> None:
         # No property is set twice: a catalogue does not compare properties when it commits, so a driver that was paused
         # could replace a newer time. The highest number counts.
-        prefix = f"{COMPLETE}{mark.sink}/{mark.job}/"
-        name = f"{prefix}{mark.record:012d}"
-        older = [each for each in table.metadata.properties if each.startswith(prefix) and each < name]
         with table.transaction() as transaction:
-            transaction.set_properties({name: mark.encoded.decode()})
-            transaction.remove_properties(*older)
+            with_mark(transaction, table.metadata.properties, mark)
+
+    def _versions(self, name: str, table: Any, writer: str, to_us: int) -> list[TableVersion]:
+        # With its whole metadata, which the handle for commits does not have.
+        whole = self._load_catalog().load_table(name)
+        newest = newest_mark(whole.metadata.properties, writer)
+        return versions_of(
+            commits_of(whole, writer), None if newest is None else decode_mark(newest).until_us
+        )
+
+    def _check_version(self, name: str, table: Any, version: int) -> None:
+        check_files(self._load_catalog().load_table(name), version)
+
+    def _restore(self, commit: _Commit, mark: Mark, version: int) -> None:
+        restore(self._load_catalog().load_table(commit.name), version, commit.entries(), mark)
+
+    def _delete_from(self, commit: _Commit, mark: Mark) -> None:
+        delete_from(commit.table, commit.summary, commit.entries(), mark)
 
     def _forget_versions(self, name: str, before_ms: int, since_ms: int) -> bool:
         # With its whole metadata, which the handle of the commit does not have.
@@ -323,8 +343,11 @@ class _Commit(RowCommit, LogCommit):
         return entries
 
     @property
-    def _summary(self) -> dict[str, str]:
-        return {"penstock.epoch": str(self.delivery.epoch)}
+    def summary(self) -> dict[str, str]:
+        """The entries of the sink in the summary of a snapshot."""
+        known = newest_mark(self.table.metadata.properties, self.delivery.writer)
+        marks = {} if known is None else {KNOWN: known}
+        return {"penstock.epoch": str(self.delivery.epoch), **marks}
 
     def columns(self) -> TableSchema:
         return columns_of_arrow(self.table.schema().as_arrow())
@@ -368,7 +391,7 @@ class _Commit(RowCommit, LogCommit):
     def add_files(self, files: Sequence[DataFile]) -> None:
         metadata = self.table.metadata
         with self.table.transaction() as transaction:
-            update = transaction.update_snapshot(snapshot_properties=self._summary)
+            update = transaction.update_snapshot(snapshot_properties=self.summary)
             # As pyiceberg's own append.
             merges = metadata.properties.get(_MERGE, "false").lower() == "true"
             with update.merge_append() if merges else update.fast_append() as append:
@@ -379,9 +402,9 @@ class _Commit(RowCommit, LogCommit):
     def append(self, rows: pa.Table) -> None:
         with self.table.transaction() as transaction:
             if self.table.spec().is_unpartitioned():
-                transaction.append(rows.cast(self._requiring(rows.schema)), snapshot_properties=self._summary)
+                transaction.append(rows.cast(self._requiring(rows.schema)), snapshot_properties=self.summary)
             else:
-                update = transaction.update_snapshot(snapshot_properties=self._summary)
+                update = transaction.update_snapshot(snapshot_properties=self.summary)
                 with update.fast_append() as append:
                     for file in _data_files(transaction, rows.cast(self._requiring(rows.schema)), self.name):
                         append.append_data_file(file)
@@ -416,7 +439,7 @@ class _Commit(RowCommit, LogCommit):
                 transaction.upgrade_table_version(FORMAT_WITH_DELETES)
             # An epoch that changes nothing has no snapshot, only the ledger.
             if rows.num_rows or removed:
-                with RowDelta(transaction, self.files, self._summary) as delta:
+                with RowDelta(transaction, self.files, self.summary) as delta:
                     for file in _data_files(transaction, rows, self.name):
                         delta.append_data_file(file)
                     remove_rows(delta, self.files, removed)

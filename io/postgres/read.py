@@ -111,6 +111,11 @@ class ReadPostgresFn(ReadChangeStreamFn):
     metrics_type = PostgresMetrics
     # The prefetcher limits how long a split waits.
     split_deferral_seconds = math.inf
+    no_rewind = (
+        "a PostgreSQL server does not keep the log that a slot has confirmed, so the slot cannot go back. Restore the "
+        "target by its own means, and let the job read the tables again (penstock snapshot), or compare and repair "
+        "(penstock verify --repair)"
+    )
 
     def kinds(self) -> tuple[StreamKind, ...]:
         return (ScanKind(self), *super().kinds())

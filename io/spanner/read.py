@@ -27,6 +27,7 @@ from penstock.errors import SetupError, UsageError
 from penstock.event.model import Source
 from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
+from penstock.io.change_streams.incremental.frontier import progress_at_rest
 from penstock.io.change_streams.incremental.new_tables import CHANNEL, KnownTables
 from penstock.io.change_streams.incremental.options import SnapshotOptions
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
@@ -223,6 +224,31 @@ class ReadSpannerFn(ReadChangeStreamFn):
         client.clock.synchronize()
         return self._stream_frontier(replace(element, start=client.clock.now()), self.check(element))
 
+    def rewound(self, element: ChangeStream, restrictions: Sequence[Any], to: int) -> Any:
+        """See the base class. Exact, because no change comes below the watermark of its partition."""
+        if any(isinstance(each, ScanFrontier) for each in restrictions):
+            raise UsageError(
+                f"the job is still reading the rows of {element} for the first time. Let it finish, or start a new job "
+                "with another checkpoint folder and empty tables"
+            )
+        progress = progress_at_rest(restrictions)
+        facts, client = self.check(element), self._client(element)
+        kept: int = client.backoff.ask(lambda: self._kept(element), self._settings.limits.unavailable_seconds)
+        client.clock.synchronize()
+        if to < (oldest := client.clock.now() - kept):
+            raise UsageError(
+                f"{element} no longer has the changes from {format_timestamp(to)} on, only those from "
+                f"{format_timestamp(oldest)} on (its retention_period). Choose a later time"
+            )
+        whole = self._stream_frontier(replace(element, start=to), facts)
+        return IncrementalKind(self).prepared(whole, progress)
+
+    def _kept(self, element: ChangeStream) -> int:
+        """Ask the service, once, for how many nanoseconds it keeps the changes."""
+        client = scan_client(self, element)
+        options = plan.stream_options(lambda sql: client.query(sql, None), element.change_stream)
+        return plan.stream_retention_of(options)
+
     def snapshot_source(self, element: Any) -> SpannerRecords:
         return SpannerRecords()
 
@@ -359,12 +385,8 @@ class ReadFromSpannerChangeStream(SpannerStreamOptions, ReadFromChangeStream):
             UnreachableError: the service does not answer now.
             ChangeStreamError: it refused to answer.
         """
-        fn, stream = ReadSpannerFn(self._settings), self._stream
-        client = scan_client(fn, stream)
-        kept = plan.stream_retention_of(
-            plan.stream_options(lambda sql: client.query(sql, None), stream.change_stream)
-        )
-        return retention(stream.change_stream, kept / NANOS)
+        kept = ReadSpannerFn(self._settings)._kept(self._stream)
+        return retention(self._stream.change_stream, kept / NANOS)
 
     def tables_read(self) -> list[ReadTable]:
         """Return the tables as datasets; see `penstock.datasets`. It asks and raises as `source_tables` does."""

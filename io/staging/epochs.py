@@ -18,6 +18,7 @@ from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import LedgerEntry, is_delivered_entry, position_of
 from penstock.io.staging.preview import Written
 from penstock.io.staging.table_notes import WrittenTable
+from penstock.rewind import RewindPlan
 from penstock.tables import TableSelection
 
 
@@ -114,6 +115,21 @@ class MarkingTarget(Protocol):
         Raises:
             PenstockError: a table refuses, or the service does not answer. The other tables have the mark.
         """
+
+
+@runtime_checkable
+class RewindingTarget(Protocol):
+    """An `EpochTarget` whose tables can go back; see `penstock.publish.Rewinds`."""
+
+    def plan_rewind(self, sink: str, job: str, to_us: int, tables: Iterable[WrittenTable]) -> RewindPlan:
+        """Return how these tables of a sink and job go back. Tables that are missing are left out.
+
+        Raises:
+            PenstockError: they cannot, why, and what to do instead.
+        """
+
+    def rewind(self, delivery: EpochDelivery, plan: RewindPlan) -> None:
+        """Put the tables back, each with the ledger entry of `delivery` and a mark of the time of the plan."""
 
 
 def by_epoch(batches: Sequence[StagedBatch]) -> list[tuple[EpochDelivery, list[StagedBatch]]]:

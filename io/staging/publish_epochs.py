@@ -20,7 +20,14 @@ from penstock.io.staging import delivery_coders  # noqa: F401  registers the cod
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.collect import CollectRecordsFn, in_global_window
 from penstock.io.staging.complete_marks import Mark
-from penstock.io.staging.epochs import ChecksTables, EpochDelivery, EpochTarget, MarkingTarget, by_epoch
+from penstock.io.staging.epochs import (
+    ChecksTables,
+    EpochDelivery,
+    EpochTarget,
+    MarkingTarget,
+    RewindingTarget,
+    by_epoch,
+)
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.operations import clean_up
@@ -35,7 +42,15 @@ from penstock.io.staging.store import FileStore, store_of
 from penstock.io.staging.table_notes import TableNotes, WrittenTable
 from penstock.io.staging.table_parking import ParkingTarget, TableParking
 from penstock.parked import ParkedTable
-from penstock.publish import MARK_SECONDS, ForgettingParDo, PublishOnDriver, current_attempt
+from penstock.publish import (
+    MARK_SECONDS,
+    NO_REWIND,
+    Attempt,
+    ForgettingParDo,
+    PublishOnDriver,
+    current_attempt,
+)
+from penstock.rewind import RewindPlan
 from penstock.tables import TableSelection
 
 _Result = TypeVar("_Result")
@@ -247,6 +262,32 @@ class PublishBatches:
         if (target := self._marking) is not None:
             others = [each for each in self._notes(job).read() if each.name not in parked]
             target.mark_complete(Mark.of(job, self._sink, record, until_us), others)
+
+    def plan_rewind(self, job: str, to_us: int) -> RewindPlan:
+        """Return how the tables go back; see `penstock.publish.Rewinds`."""
+        target = self._rewinding
+        # Without marks neither the tables nor their times are known.
+        if self._marking is None:
+            raise UsageError(
+                f"{self._target.name} cannot go back, because its tables do not say until when they are complete. Set "
+                "mark_complete and start the job: it can go back to times after that start"
+            )
+        tables = self._notes(job).read()
+        return self._repeat(lambda: target.plan_rewind(self._sink, job, to_us, tables))
+
+    def rewind(self, attempt: Attempt, plan: RewindPlan) -> None:
+        """Put the tables back; see `penstock.publish.Rewinds`."""
+        # The last record is the position of the driver that has taken over: no delivery of an earlier one is above it.
+        delivery = EpochDelivery(
+            self._sink, attempt.job, attempt.generation, attempt.epoch - 1, attempt.drivers
+        )
+        self._repeat(lambda: self._rewinding.rewind(delivery, plan))
+
+    @property
+    def _rewinding(self) -> RewindingTarget:
+        if not isinstance(self._target, RewindingTarget):
+            raise UsageError(NO_REWIND)
+        return self._target
 
     @property
     def _marking(self) -> MarkingTarget | None:

@@ -68,6 +68,10 @@ class ReadYdbFn(ReadChangeStreamFn):
     tracker_type = YdbTracker
     frontier_coder = FrontierCoder
     metrics_type = YdbMetrics
+    no_rewind = (
+        "positions in a topic of YDB are offsets, and do not follow the commit times. Restore the target by its own "
+        "means, and start a new job with another checkpoint folder and a start before the time"
+    )
 
     def connect(self, stream: ChangeStream) -> Client:
         # The client imports the SDK, which only a running pipeline needs.

@@ -12,13 +12,18 @@ A provider may also have the attribute `watermark_estimators` (its WatermarkEsti
 
     read_on(element) -> element | None
 
-for a program that is started again with a later end, or without one; see `read_on.py`.
+for a program that is started again with a later end, or without one; see `read_on.py`. And the methods
+
+    rewound(element, restrictions, to) -> restriction
+    lost_by_rewind(restrictions) -> text
+
+for a target that goes back to an earlier time; see `penstock.runner.rewind`.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +32,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.common import DoFnSignature
 from apache_beam.utils.windowed_value import WindowedValue
 
+from penstock.errors import UsageError
 from penstock.runner.driver.schedule import id_of_successor
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.plan import Origin, Stage
@@ -93,15 +99,35 @@ class Residuals:
         if following is None:
             return None
         restriction = reader.provider.initial_restriction(following)
-        estimators = reader.provider.watermark_estimators
-        state = estimators.initial_estimator_state(following, restriction)
+        state, watermark_us = _first_estimate(reader, following, restriction)
         return replace(
             residual,
             element_id=id_of_successor(residual.element_id),
             element=self._encode(reader, value, following, restriction, state),
-            watermark_us=estimators.create_watermark_estimator(state).current_watermark().micros,
+            watermark_us=watermark_us,
             not_before_us=0,
         )
+
+    def rewound(self, residuals: Sequence[Residual], to_us: int) -> tuple[Residual, str]:
+        """Return one residual that reads again from `to_us` on in place of all, and what the job may lose by it.
+
+        Raises:
+            UsageError: the pipeline has several sources, or its source cannot go back.
+            PenstockError: the provider's.
+        """
+        if len({self._identity(each) for each in residuals}) != 1:
+            raise UsageError("only a pipeline that reads one source can go back")
+        reader = self._readers[residuals[0].transform]
+        if not hasattr(reader.provider, "rewound"):
+            raise UsageError(f"the source {residuals[0].transform} cannot go back to a time")
+        decoded = [self._decode(each) for each in residuals]
+        value, (element, _, _) = decoded[0]
+        held = [restriction for _, (_, restriction, _) in decoded]
+        restriction = reader.provider.rewound(element, held, to_us * 1000)
+        state, watermark_us = _first_estimate(reader, element, restriction)
+        encoded = self._encode(reader, value, element, restriction, state)
+        residual = replace(residuals[0], element=encoded, watermark_us=watermark_us, not_before_us=0)
+        return residual, reader.provider.lost_by_rewind(held)
 
     def rebalance(self, residuals: Iterable[Residual], shares: int) -> list[Residual]:
         """Return the residuals, rebalanced where the restriction provider supports it."""
@@ -192,3 +218,10 @@ class Residuals:
         whole = value.with_value(((element, (restriction, state)), size))
         encoded: bytes = reader.coder.encode_nested(whole)
         return encoded
+
+
+def _first_estimate(reader: _Reader, element: Any, restriction: Any) -> tuple[Any, int]:
+    """Return the state of the watermark estimator of a new restriction, and its watermark in µs."""
+    estimators = reader.provider.watermark_estimators
+    state = estimators.initial_estimator_state(element, restriction)
+    return state, estimators.create_watermark_estimator(state).current_watermark().micros

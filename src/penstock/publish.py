@@ -22,7 +22,9 @@ from typing import Any, Protocol, runtime_checkable
 import apache_beam as beam
 
 from penstock.attempt import Attempt, current_attempt, current_staging, current_watermark_us
+from penstock.errors import UsageError
 from penstock.parked import ParkedTable
+from penstock.rewind import RewindPlan
 
 __all__ = [
     "CARRIED_RESHUFFLE",
@@ -42,6 +44,7 @@ __all__ = [
     "PublishOnDriver",
     "PublishesEarly",
     "PublishesOnDriver",
+    "Rewinds",
     "current_attempt",
     "current_staging",
     "current_watermark_us",
@@ -59,6 +62,11 @@ MARK_SECONDS = 5.0
 
 A stream commits about once a second, and a request to an object store for each commit would cost money.
 """
+
+NO_REWIND = (
+    "the sink cannot go back: only tables of Delta and Iceberg keep what they had. Restore the target by its own "
+    "means, and start a new job with another checkpoint folder and a start at the time that the target has"
+)
 
 FORGETS_AT_END = "penstock:forgets_at_end:v1"
 """Annotation of a stateful ParDo in the global window that keeps no state once its input has ended.
@@ -186,6 +194,27 @@ class PacesMarks(Protocol):
         """Time, in seconds, between two marks, at least. The last record of a driver is marked at once."""
 
 
+@runtime_checkable
+class Rewinds(Protocol):
+    """Optional methods of a post-commit DoFn: put the target back to what it had at an earlier time."""
+
+    def plan_rewind(self, job: str, to_us: int) -> RewindPlan:
+        """Return how the target goes back to `to_us` or to the latest time before it that is possible. Changes nothing.
+
+        The target is complete until `to_us`. After the rewind it has every change before the time of the plan, and
+        takes every change from then on once more, so that the result is as if it came once.
+
+        Raises:
+            PenstockError: it cannot go back, why, and what to do instead.
+        """
+
+    def rewind(self, attempt: Attempt, plan: RewindPlan) -> None:
+        """Put the target back. A call may be repeated after a part of it, by a later driver.
+
+        `attempt` is of the driver that has taken over. From now on the target refuses publications of earlier ones.
+        """
+
+
 class _MarkedParDo(beam.ParDo):
     def annotations(self) -> dict[str, Any]:
         return {**super().annotations(), POST_COMMIT: b""}
@@ -307,6 +336,18 @@ class _OnDriverFn(beam.DoFn):
         """Let the function tell its target until when it is complete, if it can."""
         if isinstance(self._publish, MarksComplete):
             self._publish.mark_complete(job, record, until_us)
+
+    def plan_rewind(self, job: str, to_us: int) -> RewindPlan:
+        """Ask the function how its target goes back, if it can."""
+        if not isinstance(self._publish, Rewinds):
+            raise UsageError(NO_REWIND)
+        return self._publish.plan_rewind(job, to_us)
+
+    def rewind(self, attempt: Attempt, plan: RewindPlan) -> None:
+        """Let the function put its target back."""
+        if not isinstance(self._publish, Rewinds):
+            raise UsageError(NO_REWIND)
+        self._publish.rewind(attempt, plan)
 
     def start_bundle(self) -> None:
         self._waiting = []

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from penstock.errors import LineageError
+from penstock.errors import LineageError, UsageError
 from penstock.io.change_streams.frontier import Scan, TableMove
 from penstock.io.change_streams.incremental.new_tables import CHANNEL, KnownTables
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
@@ -213,6 +213,22 @@ class IncrementalFrontier:
         streams = [part.stream for part in parts]
         lost = any(part.lost for part in parts)
         return replace(owners[0], stream=type(streams[0]).join(streams), dealt=False, lost=lost)
+
+
+def progress_at_rest(frontiers: Sequence[Any]) -> SnapshotProgress | None:
+    """Return the progress of snapshots that all parts of a stream have; None: they have none.
+
+    Raises:
+        UsageError: a snapshot is being read, or is paused.
+    """
+    found = [each.progress for each in frontiers if isinstance(each, IncrementalFrontier)]
+    progress: SnapshotProgress | None = next((each for each in found if each is not None), None)
+    if progress is not None and progress.snapshots:
+        raise UsageError(
+            "the job is reading a snapshot of tables, of which a part would be lost. Start it and let the snapshot "
+            "finish, or stop the snapshot (penstock snapshot --action stop)"
+        )
+    return progress
 
 
 def _is_active(progress: SnapshotProgress | None) -> bool:

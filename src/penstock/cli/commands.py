@@ -45,6 +45,7 @@ from penstock.cli.preview import run_preview
 from penstock.cli.quickstart import quickstart
 from penstock.cli.redaction import redacted, resume_command, secret_names, shown_value
 from penstock.cli.resolve import resolve
+from penstock.cli.rewind import rewind
 from penstock.cli.runner_options import begin_session
 from penstock.cli.snapshot import snapshot
 from penstock.cli.span import Span
@@ -285,6 +286,7 @@ for _command in (
     quickstart,
     ui,
     tables,
+    rewind,
     verify,
     wait,
 ):

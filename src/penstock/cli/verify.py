@@ -29,7 +29,7 @@ from penstock.verify.rounds import Finding, Kind
 if TYPE_CHECKING:
     from penstock.verify.job import TableResult
 
-_SINKS = ("Write/",)
+SINK = "Write/"
 """The step of the sink in a pipeline of a template."""
 _DIFFERENT = 1
 """The exit code for a target that is not equal, as of diff and cmp."""
@@ -178,7 +178,7 @@ class _Wait:
     def __call__(self, until_ns: int) -> None:
         until = EPOCH + -(-until_ns // 1000) * EPOCH.resolution  # rounded up: never complete too early
         if not self._remote.wait_until_complete(
-            until, sinks=_SINKS, seconds=self._seconds, on_look=self._look
+            until, sinks=(SINK,), seconds=self._seconds, on_look=self._look
         ):
             known = ", ".join(at.isoformat() if at else "no time" for at in self._known.values())
             raise _NotCompleteError(

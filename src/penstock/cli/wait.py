@@ -6,39 +6,19 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 import click
 
 from penstock.cli.common import job_argument, refuse, remote_job
+from penstock.cli.moment import Moment
 from penstock.cli.span import Span
-from penstock.compat import UTC
 from penstock.errors import PenstockError
 from penstock.launch.reporter import ignore_import_warnings
 from penstock.launch.run import ExitCode
 from penstock.telemetry.status import span
-from penstock.timestamps import EPOCH, parse_timestamp
 
 _SAY_EVERY_SECONDS = 60.0
 """Time between two lines about a wait that goes on."""
-
-
-class _Moment(click.ParamType[datetime]):
-    """Reads an RFC 3339 time in UTC, or ``now``."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Return the time, or refuse the text."""
-        if isinstance(value, datetime):
-            return value
-        if value == "now":
-            return datetime.now(UTC)
-        try:
-            micros = -(-parse_timestamp(value) // 1000)  # rounded up: never complete too early
-            return EPOCH + micros * (EPOCH.resolution)
-        except ValueError as error:
-            self.fail(f"{error}, or now", param, ctx)
 
 
 @click.command()
@@ -47,7 +27,7 @@ class _Moment(click.ParamType[datetime]):
     "--until",
     metavar="TIME",
     required=True,
-    type=_Moment(),
+    type=Moment(),
     help="RFC 3339 in UTC (2026-01-31T12:00:00Z), or now.",
 )
 @click.option(

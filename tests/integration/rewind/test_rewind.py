@@ -1,0 +1,93 @@
+"""`penstock rewind` of a real job: the target goes back, the job reads again, and the result has each change once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.launch.run import ExitCode
+from tests.integration.rewind.jobs import CHANGED, RewoundJob
+
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=40)]
+
+STEPS = ("took over", "noted", "put the target back", "committed")
+"""The steps after which the command is killed."""
+
+
+@pytest.mark.parametrize("sink", ["delta", "iceberg"])
+def test_a_log_has_each_change_once_after_a_rewind_that_was_killed_at_each_step(
+    sink: str, spanner: Any, tmp_path: Path
+) -> None:
+    job = RewoundJob(tmp_path, sink, spanner, mode="log")
+    with job.running():
+        job.time_of_a_mark()  # the first load is over
+        job.write("early")
+        job.time_of_a_mark()
+        job.write("good")
+        to = job.time_of_a_mark()
+        job.write("bad", "worse")
+        job.wait()
+    before = job.changes()
+    for step in STEPS:
+        job.rewind_killed_after(step, to)
+        if step == "put the target back":
+            refused = job.command("run")
+            assert refused.returncode == ExitCode.PREFLIGHT
+            assert "has begun and has not ended" in refused.stdout + refused.stderr
+    job.rewind(to)
+    kept = job.rows()
+    assert kept
+    assert all(row["timestamp"] < to for row in kept)
+    assert set(job.complete().values()) == {to}
+    with job.running():
+        job.write("after")
+        job.wait()
+    after = job.changes()
+    assert set(after.values()) == {1}
+    assert before.keys() < after.keys()
+    assert len(after) == len(before) + CHANGED
+
+
+@pytest.mark.parametrize(
+    ("sink", "mode", "options"),
+    [
+        ("delta", "current", {}),
+        ("delta", "current", {"deletion_vectors": True}),
+        ("delta", "history", {"deletion_vectors": True}),
+        ("iceberg", "current", {}),
+        ("iceberg", "history", {}),
+    ],
+    ids=["delta", "delta-vectors", "delta-history", "iceberg", "iceberg-history"],
+)
+def test_rows_of_a_bad_release_are_undone_and_written_again(
+    sink: str, mode: str, options: dict[str, Any], spanner: Any, tmp_path: Path
+) -> None:
+    job = RewoundJob(tmp_path, sink, spanner, mode=mode, **options)
+    with job.running():
+        job.time_of_a_mark()  # the first load is over
+        job.write("early")
+        job.time_of_a_mark()
+        job.write("good")
+        to = job.time_of_a_mark()
+        good = job.rows()
+        job.time_of_a_mark()
+    with job.running(mask_columns={"Note": "redact"}):
+        job.write("masked", "masked again")
+        job.delete(5)
+        job.wait()
+    assert sorted(map(repr, job.rows())) != sorted(map(repr, good))
+    for step in STEPS:
+        job.rewind_killed_after(step, to)
+    job.rewind(to)
+    assert sorted(map(repr, job.rows())) == sorted(map(repr, good))
+    with job.running():
+        job.write("after")
+        job.wait()
+        if mode == "current":
+            compared = job.command("verify", "--timeout", "2m")
+            assert compared.returncode == 0, compared.stdout + compared.stderr
+    notes = [row["Note"] for row in job.rows() if row["Id"] == 3]
+    history = ["first", "early", "good", "masked", "masked again", "after"]
+    assert sorted(notes) == sorted(history if mode == "history" else ["after"])
