@@ -1,4 +1,4 @@
-"""`LazyRecords`: many records of one time that are made when they are asked for. Pure."""
+"""`LazyRecords`: many records that are made when they are asked for. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ RecordT = TypeVar("RecordT")
 
 
 class LazyRecords(Sequence[RecordT]):
-    """The records of one claim. A consumer that knows their class may read them without making records.
+    """The records of one claim. A consumer that knows their class may read them without making records."""
 
-    `commit_timestamp`: of all of them, nanoseconds since 1970.
-    """
-
-    __slots__ = ("commit_timestamp",)
-    commit_timestamp: int
+    __slots__ = ()
     is_batch: ClassVar[bool] = True
     """Whether they are a batch of their own, because there are enough of them."""
+
+    @property
+    def newest(self) -> int:
+        """The commit timestamp of the last one, nanoseconds since 1970."""
+        raise NotImplementedError
+
+    @property
+    def times_us(self) -> list[int]:
+        """The commit timestamps of all of them, microseconds since 1970."""
+        raise NotImplementedError
 
     def tables_read(self) -> Iterable[Any]:
         """Return the tables of the records, each once; without making records."""

@@ -90,7 +90,7 @@ class ReaderMetrics:
         if is_lazy(records):
             self._changes += len(records)
             for table in records.tables_read():
-                self._note_table(table, records.commit_timestamp)
+                self._note_table(table, records.newest)
             return
         self._changes += len(records) - list(map(type, records)).count(UndecodableRecord)
         self._note_tables(records)

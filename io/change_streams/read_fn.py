@@ -432,7 +432,7 @@ class _BatchOutputs(_Outputs):
             before = self.rest() if records.is_batch else ()
             self._single = []
             self._parts.append(records)
-            self._times_us += [records.commit_timestamp // 1000] * len(records)
+            self._times_us += records.times_us
             return [*before, *self.rest()] if records.is_batch else self._enough()
         others = []
         if not _NOT_BATCHED.isdisjoint(map(type, records)):

@@ -205,20 +205,17 @@ class _TableRows:
         if None in new:
             return None
         size = len(messages)
-
-        def of_parts(value: Callable[[LoggedRows], int]) -> pa.Array:
-            return pa.array([each for part in parts for each in [value(part)] * len(part)], _NUMBER)
-
+        transactions = [each for part in parts for each in part.transactions]
         version = _Versions(
-            of_parts(lambda part: part.transaction.commit_lsn),
-            of_parts(lambda part: part.transaction.id),
+            pa.array([each.commit_lsn for each in transactions], _NUMBER),
+            pa.array([each.id for each in transactions], _NUMBER),
             pa.array([lsn for lsn, _ in messages], _NUMBER),
             pa.array([number for part in parts for number in part.sequences], _NUMBER),
         )
         columns = self._columns(new)
         absent = [pa.nulls(size, field.type) for field in self._fields]
         images = self._structs(columns, absent, columns, pa.repeat(True, size), None)
-        times = of_parts(lambda part: part.commit_timestamp // 1000)
+        times = pa.array([time for part in parts for time in part.times_us], _NUMBER)
         op = pa.array([_OPS[payload[0]] for _, payload in messages], _TEXT)
         return self._table(op, times, images, version, _no_columns(size), size)
 

@@ -34,8 +34,12 @@ _ENDS_SPOOLING = frozenset(b"EP")
 _DESCRIBES = frozenset(b"RY")
 _RELATION = ord("R")
 _CHANGES = frozenset(b"IUDTM")
+_WHOLE = re.compile(rb"(?:B[IUD]+C)+")
+"""The kinds of messages of whole transactions that have rows only."""
 MIN_ROWS = 16
 """Neighbours that become `LoggedRows`. Fewer are not worth a batch of their own."""
+_MIN_ROWS_OF_WHOLE = 4
+"""The same for whole transactions: to decode their first and last messages one by one costs as much as the rows."""
 
 
 class _Prepared(NamedTuple):
@@ -60,6 +64,7 @@ class LogDecoder:
         self, reader: TransactionReader, memory_bytes: int = MEMORY_BYTES, *, min_rows: int = MIN_ROWS
     ) -> None:
         """`memory_bytes`: how much of each transaction that is not committed stays in memory."""
+        self._min_rows_of_whole = min(min_rows, _MIN_ROWS_OF_WHOLE)
         self._rows = re.compile(rb"[IUD]{%d,}" % min_rows)
         self._reader, self._memory_bytes = reader, memory_bytes
         self._streamed: dict[int, Spool] = {}
@@ -85,13 +90,36 @@ class LogDecoder:
     def read_all(self, messages: Sequence[tuple[int, bytes]]) -> Iterator[tuple[Step | UnknownPrepared, int]]:
         """Yield the steps that messages complete, with the size of each in bytes; see `read`. No message is empty.
 
-        Neighbours that are rows of one transaction become `LoggedRows`, and are not decoded.
+        Neighbours that are rows of one transaction, or whole transactions of rows, become `LoggedRows`, and are not
+        decoded.
         """
         done = 0
-        for found in self._rows.finditer(bytes([payload[0] for _, payload in messages])):
+        for found in _WHOLE.finditer(_kinds(messages)):
+            start, end = found.span()
+            yield from self._rows_apart(messages[done:start])
+            whole, done = messages[start:end], end
+            rows = len(whole) - 2 * found[0].count(b"B")
+            # Asked here and not before: what comes before may begin a transaction, or a part of one for the spool.
+            if (
+                rows >= self._min_rows_of_whole
+                and self._spool is None
+                and not self._prepared
+                and self._reader.takes_transactions
+            ):
+                for step in self._reader.read_transactions(whole):
+                    yield step, self._size_of(step)
+            else:
+                yield from self._rows_apart(whole)
+        yield from self._rows_apart(messages[done:])
+
+    def _rows_apart(
+        self, messages: Sequence[tuple[int, bytes]]
+    ) -> Iterator[tuple[Step | UnknownPrepared, int]]:
+        """Do so for neighbours that are rows of one transaction alone."""
+        done = 0
+        for found in self._rows.finditer(_kinds(messages)):
             start, end = found.span()
             yield from self._one_by_one(messages[done:start])
-            # Asked here and not before: the messages before may begin a transaction, or a part of one for the spool.
             if self._spool is None and self._reader.takes_rows:
                 for step in self._reader.read_rows(messages[start:end]):
                     yield step, self._size_of(step)
@@ -233,3 +261,8 @@ class LogDecoder:
         for step in reader.read(commit.end_lsn, commit):
             end = type(step) is TransactionEnd
             yield step._replace(prepared=self.oldest_prepared) if end else step  # type: ignore[union-attr]
+
+
+def _kinds(messages: Sequence[tuple[int, bytes]]) -> bytes:
+    """Return the first bytes of messages."""
+    return bytes([payload[0] for _, payload in messages])

@@ -149,33 +149,54 @@ class LogSteps:
                 yield item, size
                 continue
             # Invariant: whoever takes an item has moved `position` behind it before the next one is asked for.
-            rows = (
-                None if item.transaction.commit_lsn < self.position.lsn else item.after(self.position.claimed)
-            )
-            if rows is None or self.merge is None:
-                if rows is not None:
-                    yield rows, size
+            rows = item.after(self.position.lsn, self.position.claimed)
+            if rows is None:
                 continue
-            # The first record is noted. Then the others need not be, if they pass.
-            yield rows[0], len(rows.messages[0][1])
-            if (rest := rows.after(rows.sequences[0])) is None:
+            if self.merge is None:
+                for part in self._up_to_end(rows):
+                    yield part, size if part is item else part.size
                 continue
-            if all(self.merge.passes(neighbours[0]) for _, neighbours in rest.by_table()):
-                yield rest, rest.size
-            else:
-                for record, (_, payload) in zip(rest, rest.messages, strict=True):
-                    yield record, len(payload)
+            before: LoggedRows | None = None
+            for own in rows.by_transaction():
+                if before is not None:
+                    yield TransactionEnd(own.transactions[0].previous_end_lsn, before.newest), 0
+                yield from self._noted_apart(own, self.merge)
+                before = own
+
+    def _noted_apart(self, rows: LoggedRows, merge: Merge) -> Iterator[tuple[LogRecord | LoggedRows, int]]:
+        """Yield rows of one transaction. The first record is noted; then the others need not be, if they pass."""
+        yield rows[0], len(rows.messages[0][1])
+        if len(rows) == 1:
+            return
+        rest = rows[1:]
+        if all(merge.passes(neighbours[0]) for _, neighbours in rest.by_table()):
+            yield rest, rest.size
+        else:
+            for record, (_, payload) in zip(rest, rest.messages, strict=True):
+                yield record, len(payload)
+
+    def _up_to_end(self, rows: LoggedRows) -> Iterable[LoggedRows]:
+        """Return rows in two parts if the read ends between them."""
+        end, first = self._end, 0
+        if end is None or rows.newest <= end:
+            return (rows,)
+        while first < len(rows) and rows.timestamps[first] <= end:
+            first += 1
+        return (rows[:first], rows[first:]) if first else (rows,)
 
     def _rows(self, rows: LoggedRows, size: int) -> PendingStep | None:
-        """Return the step of rows of one transaction."""
-        transaction, watermark = rows.transaction, max(self.watermark, rows.commit_timestamp)
+        """Return the step of rows."""
+        watermark = max(self.watermark, rows.newest)
         if self._has_ended:
             return None
         if self._end is not None and watermark > self._end:
             return self._end_here()
-        self.position = Position(self.position.lsn, rows.sequences[-1], *self.position[2:])
+        position, last = self.position, rows.transactions[-1]
+        if rows.transactions[0] is not last:
+            position = _after(position, TransactionEnd(last.previous_end_lsn, watermark))
+        self.position = Position(position.lsn, rows.sequences[-1], *position[2:])
         self.watermark = watermark
-        chosen = rows.of_tables(lambda table: self._wanted(transaction, table))
+        chosen = rows.chosen(self._wanted)
         memory = size + len(rows) * _ROW_BYTES
         return memory, () if chosen is None else chosen, FlatPosition(self.position, watermark)
 

@@ -1,4 +1,4 @@
-"""Rows of a transaction as the server has sent them: a sequence of records that are made when they are asked for. Pure.
+"""Rows of transactions as the server has sent them: a sequence of records that are made when they are asked for. Pure.
 
 A consumer that reads the texts of the values alone takes `messages`, and no record is made at all.
 """
@@ -17,31 +17,60 @@ KINDS = {b"I"[0]: ChangeKind.INSERT, b"U"[0]: ChangeKind.UPDATE, b"D"[0]: Change
 
 
 class LoggedRows(LazyRecords[LogRecord]):
-    """Inserts, updates and deletes of one transaction, in order. Never empty; a slice of it is one, too.
+    """Inserts, updates and deletes of one transaction, or of several that follow each other. In order; never empty.
 
-    messages: the position and the message of each row.
-    sequences: the place of each row in the transaction, from 1.
-    tables: the tables as they were described then, by the four bytes of the object id in a message.
-    has_last: no record of the transaction follows the last one.
+    Each sequence has one entry for each row; a slice is `LoggedRows` too.
+
+    messages: the position and the message.
+    transactions: the transaction, one object for all of its rows.
+    timestamps: `LogRecord.event_timestamp`, nanoseconds. They never fall.
+    sequences: the place in the transaction, from 1.
+    lasts: whether no record of the transaction follows.
+    tables: not for each row, but the tables as they were described then, by the four bytes of the object id in a
+        message.
     """
 
     is_batch = False
-    __slots__ = ("_records", "has_last", "messages", "sequences", "tables", "transaction")
+    __slots__ = ("_records", "lasts", "messages", "sequences", "tables", "timestamps", "transactions")
 
     def __init__(
         self,
+        tables: Mapping[bytes, Table],
+        messages: Sequence[tuple[int, bytes]],
+        transactions: Sequence[LogTransaction],
+        timestamps: Sequence[int],
+        sequences: Sequence[int],
+        lasts: Sequence[bool],
+    ) -> None:
+        self.tables, self.messages = tables, messages
+        self.transactions, self.timestamps = transactions, timestamps
+        self.sequences, self.lasts = sequences, lasts
+        self._records: list[LogRecord] | None = None
+
+    @classmethod
+    def of_one(
+        cls,
         transaction: LogTransaction,
-        commit_timestamp: int,
+        timestamp: int,
         tables: Mapping[bytes, Table],
         messages: Sequence[tuple[int, bytes]],
         sequences: Sequence[int],
-        has_last: bool = False,
-    ) -> None:
-        """`commit_timestamp`: `LogRecord.event_timestamp` of the records, nanoseconds."""
-        self.transaction, self.commit_timestamp = transaction, commit_timestamp
-        self.tables, self.messages, self.sequences = tables, messages, sequences
-        self.has_last = has_last
-        self._records: list[LogRecord] | None = None
+        *,
+        ended: bool = False,
+    ) -> LoggedRows:
+        """Return rows of one transaction. `ended`: no record of it follows."""
+        size = len(messages)
+        lasts = [False] * size
+        lasts[-1] = ended
+        return cls(tables, messages, [transaction] * size, [timestamp] * size, sequences, lasts)
+
+    @property
+    def newest(self) -> int:
+        return self.timestamps[-1]
+
+    @property
+    def times_us(self) -> list[int]:
+        return [timestamp // 1000 for timestamp in self.timestamps]
 
     @property
     def size(self) -> int:
@@ -50,29 +79,57 @@ class LoggedRows(LazyRecords[LogRecord]):
 
     def ended(self) -> LoggedRows:
         """Return the same rows as the last ones of their transaction."""
-        return self._with(self.messages, self.sequences, has_last=True)
-
-    def after(self, sequence: int) -> LoggedRows | None:
-        """Return the rows after a place in the transaction; None if there are none. All rows must be here still."""
-        first = sequence + 1 - self.sequences[0]
-        return self if first <= 0 else self[first:] if first < len(self) else None
-
-    def of_tables(self, wanted: Callable[[Table], bool]) -> LoggedRows | None:
-        """Return the rows of some of the tables; None if there are none."""
-        chosen = {oid for oid, table in self.tables.items() if wanted(table)}
-        if len(chosen) == len(self.tables):
-            return self
-        kept = [number for number, (_, payload) in enumerate(self.messages) if payload[1:5] in chosen]
-        if not kept:
-            return None
+        lasts = [*self.lasts[:-1], True]
         return LoggedRows(
-            self.transaction,
-            self.commit_timestamp,
-            {oid: self.tables[oid] for oid in chosen},
-            [self.messages[number] for number in kept],
-            [self.sequences[number] for number in kept],
-            self.has_last and kept[-1] == len(self) - 1,
+            self.tables, self.messages, self.transactions, self.timestamps, self.sequences, lasts
         )
+
+    def after(self, lsn: int, claimed: int) -> LoggedRows | None:
+        """Return the rows that were not read; None if there are none.
+
+        Transactions that were committed before `lsn` were read, and so were the first `claimed` records of the one that
+        follows them.
+        """
+        first = 0
+        while first < len(self) and self.transactions[first].commit_lsn < lsn:
+            first += 1
+        if claimed and first < len(self):
+            partly = self.transactions[first]
+            while (
+                first < len(self) and self.transactions[first] is partly and self.sequences[first] <= claimed
+            ):
+                first += 1
+        return self if not first else self[first:] if first < len(self) else None
+
+    def chosen(self, wanted: Callable[[LogTransaction, Table], bool]) -> LoggedRows | None:
+        """Return the rows of some transactions and tables; None if there are none."""
+        transaction = self.transactions[0]
+        if self.transactions[-1] is transaction:
+            some = {oid for oid, table in self.tables.items() if wanted(transaction, table)}
+            if len(some) == len(self.tables):
+                return self
+            kept = [number for number, (_, payload) in enumerate(self.messages) if payload[1:5] in some]
+        else:
+            tables = self.tables
+            kept = [
+                number
+                for number, (of, (_, payload)) in enumerate(
+                    zip(self.transactions, self.messages, strict=True)
+                )
+                if wanted(of, tables[payload[1:5]])
+            ]
+            if len(kept) == len(self):
+                return self
+        return self._only(kept) if kept else None
+
+    def by_transaction(self) -> Iterator[LoggedRows]:
+        """Yield the rows of each transaction."""
+        start = 0
+        for number, transaction in enumerate(self.transactions):
+            if transaction is not self.transactions[start]:
+                yield self[start:number]
+                start = number
+        yield self[start:]
 
     def tables_read(self) -> Collection[Table]:
         return self.tables.values()
@@ -98,9 +155,14 @@ class LoggedRows(LazyRecords[LogRecord]):
     def __getitem__(self, index: slice) -> LoggedRows: ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            start, stop, _ = index.indices(len(self))
-            has_last = self.has_last and stop == len(self)
-            return self._with(self.messages[start:stop], self.sequences[start:stop], has_last=has_last)
+            return LoggedRows(
+                self.tables,
+                self.messages[index],
+                self.transactions[index],
+                self.timestamps[index],
+                self.sequences[index],
+                self.lasts[index],
+            )
         return self._record(index) if self._records is None else self._records[index]
 
     def __iter__(self) -> Iterator[LogRecord]:
@@ -109,16 +171,30 @@ class LoggedRows(LazyRecords[LogRecord]):
         return iter(self._records)
 
     def __reduce__(self) -> Any:
-        # The tables of a slice may be fewer.
-        oids = {payload[1:5] for _, payload in self.messages}
-        tables = {oid: self.tables[oid] for oid in oids}
-        parts = self.transaction, self.commit_timestamp, tables, self.messages, self.sequences, self.has_last
-        return LoggedRows, parts
+        return LoggedRows, (
+            self._tables_read(),
+            self.messages,
+            self.transactions,
+            self.timestamps,
+            self.sequences,
+            self.lasts,
+        )
 
-    def _with(
-        self, messages: Sequence[tuple[int, bytes]], sequences: Sequence[int], *, has_last: bool
-    ) -> LoggedRows:
-        return LoggedRows(self.transaction, self.commit_timestamp, self.tables, messages, sequences, has_last)
+    def _tables_read(self) -> dict[bytes, Table]:
+        # The tables of a slice may be fewer.
+        return {oid: self.tables[oid] for oid in {payload[1:5] for _, payload in self.messages}}
+
+    def _only(self, kept: Sequence[int]) -> LoggedRows:
+        rows = LoggedRows(
+            self.tables,
+            [self.messages[number] for number in kept],
+            [self.transactions[number] for number in kept],
+            [self.timestamps[number] for number in kept],
+            [self.sequences[number] for number in kept],
+            [self.lasts[number] for number in kept],
+        )
+        rows.tables = rows._tables_read()
+        return rows
 
     def _record(self, number: int) -> LogRecord:
         lsn, payload = self.messages[number]
@@ -126,14 +202,13 @@ class LoggedRows(LazyRecords[LogRecord]):
         kind = KINDS[payload[0]]
         new = None if kind is ChangeKind.DELETE else row.new
         old, old_is_full = (None, False) if kind is ChangeKind.INSERT else (row.old, row.old_is_full)
-        last = self.has_last and number in (-1, len(self) - 1)
         return LogRecord(
             kind,
-            self.commit_timestamp,
-            self.transaction,
+            self.timestamps[number],
+            self.transactions[number],
             self.sequences[number],
             lsn,
-            last,
+            self.lasts[number],
             self.tables[payload[1:5]],
             new,
             old,

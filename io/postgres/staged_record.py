@@ -71,8 +71,14 @@ class _Message(msgspec.Struct, array_like=True):
 def message_of(rows: LoggedRows, number: int) -> tuple[Any, ...]:
     """Do the same for a row as the server has sent it."""
     lsn, payload = rows.messages[number]
-    last = rows.has_last and number == len(rows) - 1
-    return rows.commit_timestamp, rows.transaction, rows.sequences[number], lsn, last, payload
+    return (
+        rows.timestamps[number],
+        rows.transactions[number],
+        rows.sequences[number],
+        lsn,
+        rows.lasts[number],
+        payload,
+    )
 
 
 def event_of_message(shared: msgspec.Raw, origin: msgspec.Raw) -> ChangeEvent:
@@ -80,7 +86,9 @@ def event_of_message(shared: msgspec.Raw, origin: msgspec.Raw) -> ChangeEvent:
     of = msgspec.msgpack.decode(shared, type=_Shared)
     own = msgspec.msgpack.decode(origin, type=_Message)
     message, tables = (own.lsn, own.payload), {own.payload[1:5]: of.table}
-    rows = LoggedRows(own.transaction, own.event_timestamp, tables, [message], [own.sequence], own.last)
+    rows = LoggedRows.of_one(
+        own.transaction, own.event_timestamp, tables, [message], [own.sequence], ended=own.last
+    )
     (event,) = EventConverter("", of.database, of.stream)(rows[0])
     return event
 

@@ -21,6 +21,7 @@ import msgspec
 
 from penstock.errors import DecodeError
 from penstock.io.postgres import messages as log
+from penstock.io.postgres.decode import decode
 from penstock.io.postgres.logged_rows import LoggedRows
 from penstock.io.postgres.record import (
     ChangeKind,
@@ -44,6 +45,8 @@ class TransactionEnd(NamedTuple):
 
 
 Step = LogRecord | LoggedRows | TransactionEnd
+
+_BEGIN, _COMMIT = b"BC"
 
 _OUTSIDE = "the server sent a change outside of a transaction"
 
@@ -85,6 +88,11 @@ class TransactionReader:
         return self._transaction is not None and self._to_text is None
 
     @property
+    def takes_transactions(self) -> bool:
+        """Whether `read_transactions` may be called."""
+        return self._begin is None and self._to_text is None
+
+    @property
     def in_transaction(self) -> bool:
         """Whether the end of a transaction is still to come."""
         return self._begin is not None
@@ -120,13 +128,53 @@ class TransactionReader:
         transaction, held = self._transaction, self._held
         if transaction is None:
             raise DecodeError(_OUTSIDE)
-        oids = {payload[1:5] for _, payload in messages}
-        tables = {oid: self._table(int.from_bytes(oid, "big")) for oid in oids}
         first = self._sequence + 1
         self._sequence += len(messages)
         sequences = range(first, self._sequence + 1)
-        self._held = LoggedRows(transaction, self._event_timestamp, tables, messages, sequences)
+        tables = self._tables_of(messages)
+        self._held = LoggedRows.of_one(transaction, self._event_timestamp, tables, messages, sequences)
         return () if held is None else (held,)
+
+    def read_transactions(self, messages: Sequence[tuple[int, bytes]]) -> Sequence[Step]:
+        """Do the same for whole transactions that have rows only. Their rows become one step.
+
+        Raises:
+            DecodeError: a message does not fit the ones before it.
+        """
+        rows: list[tuple[int, bytes]] = []
+        transactions: list[LogTransaction] = []
+        timestamps: list[int] = []
+        sequences: list[int] = []
+        lasts: list[bool] = []
+        end = 0
+        for lsn, payload in messages:
+            kind = payload[0]
+            if kind == _BEGIN:
+                begin: Any = decode(payload)
+                self._start(begin)
+            elif kind == _COMMIT:
+                commit: Any = decode(payload)
+                end = commit.end_lsn
+                size = len(rows) - len(transactions)
+                assert self._transaction is not None
+                transactions += [self._transaction] * size
+                timestamps += [self._event_timestamp] * size
+                sequences += range(1, size + 1)
+                lasts += [False] * (size - 1)
+                lasts.append(True)
+                self._begin = self._transaction = None
+                self._previous_end_lsn = max(self._previous_end_lsn, end)
+            else:
+                rows.append((lsn, payload))
+        tables = self._tables_of(rows)
+        return (
+            LoggedRows(tables, rows, transactions, timestamps, sequences, lasts),
+            TransactionEnd(end, self._event_timestamp),
+        )
+
+    def _tables_of(self, messages: Sequence[tuple[int, bytes]]) -> dict[bytes, Table]:
+        oids = {payload[1:5] for _, payload in messages}
+        return {oid: self._table(int.from_bytes(oid, "big")) for oid in oids}
 
     def _rare(self, lsn: int, message: log.Message) -> Sequence[Step]:
         match message:

@@ -163,6 +163,7 @@ class _LogTable:
     ) -> None:
         self.topic, self._tombstones = plan.topic, format.has_tombstones
         self._ops = {kind: op for kind, op in _OPS.items() if op not in format.skipped}
+        self._ops_of_messages = {kind: self._ops[name] for kind, name in KINDS.items() if name in self._ops}
         self._skipped = frozenset(_OPS) - frozenset(self._ops)
         rules = dict(key_rules(schema))
         self._has_rules = bool(rules)
@@ -212,7 +213,7 @@ class _LogTable:
             # A large value that was not sent, or one that the format refuses: the long way names the column.
             return None
         if (record.transaction, record.event_timestamp, record.incremental) != self._about:
-            self._set_transaction(record)
+            self._set_transaction(record.transaction, record.event_timestamp, incremental=record.incremental)
         first, second, third, last = self._parts
         lsn = record.lsn
         value = f'{{"before":{before},"after":{after}{first}{lsn}{second}{lsn}{third}{op}{last}'.encode()
@@ -249,8 +250,12 @@ class _LogTable:
                 or record.event_timestamp != timestamp
                 or record.incremental is not incremental
             ):
-                self._set_transaction(record)
-                transaction, timestamp, incremental = self._about
+                transaction, timestamp, incremental = (
+                    record.transaction,
+                    record.event_timestamp,
+                    record.incremental,
+                )
+                self._set_transaction(transaction, timestamp, incremental=incremental)
                 first, second, third, last = self._parts
             lsn = record.lsn
             value = f'{{"before":null,"after":{after}{first}{lsn}{second}{lsn}{third}{op}{last}\n'
@@ -259,13 +264,12 @@ class _LogTable:
 
     def _lines_of_rows(self, rows: LoggedRows, start: int, keys: list[bytes | None] | None) -> list[bytes]:
         """Do the same for rows as the server has sent them."""
-        ops = {kind: op for kind, op in ((kind, self._ops.get(name)) for kind, name in KINDS.items()) if op}
-        show = self._show_row
-        if (rows.transaction, rows.commit_timestamp, False) != self._about:
-            self._set_transaction(rows[start])
+        ops, show = self._ops_of_messages, self._show_row
+        transaction, timestamp, _ = self._about
         first, second, third, last = self._parts
         lines: list[bytes] = []
-        for lsn, payload in rows.messages[start:]:
+        for number in range(start, len(rows)):
+            lsn, payload = rows.messages[number]
             op, new = ops.get(payload[0]), new_row(payload)
             if op is None or new is None:
                 break
@@ -274,6 +278,10 @@ class _LogTable:
                 self._note_key(new, keys)
             except (TypeError, ValueError, ArithmeticError, LookupError):
                 break
+            if rows.transactions[number] is not transaction or rows.timestamps[number] != timestamp:
+                transaction, timestamp = rows.transactions[number], rows.timestamps[number]
+                self._set_transaction(transaction, timestamp)
+                first, second, third, last = self._parts
             value = f'{{"before":null,"after":{after}{first}{lsn}{second}{lsn}{third}{op}{last}\n'
             lines.append(value.encode())
         return lines
@@ -289,28 +297,40 @@ class _LogTable:
         old, new = record.old, record.new
         return old is not None and new is not None and all(old[n] == new[n] for n in self._key)
 
-    def _set_transaction(self, record: LogRecord) -> None:
-        """Make the parts of the value that all records of a transaction share. `lsn` is written between them."""
-        transaction, timestamp = record.transaction, record.event_timestamp
-        committed = timestamp if transaction is None else transaction.commit_timestamp
-        micros = committed // 1_000
-        previous, xid, origin, origin_lsn = b"null", b"null", b"null", b"null"
-        if transaction is not None:
+    def _set_transaction(
+        self, transaction: LogTransaction | None, timestamp: int, *, incremental: bool = False
+    ) -> None:
+        """Make the parts of the value that all records of a transaction share. `lsn` is written between them.
+
+        Without a transaction they are rows of a snapshot. `timestamp`: `LogRecord.event_timestamp`.
+        """
+        # A transaction may have one row, so this takes as long as few values: texts, and no JSON encoder.
+        previous = xid = "null"
+        third, committed = _WITHOUT_ORIGIN, timestamp
+        if transaction is None:
+            place = self._incremental if incremental else self._read
+        else:
+            place, committed, xid = self._live, transaction.commit_timestamp, str(transaction.id)
             if transaction.previous_end_lsn:
-                previous = b'\\"%d\\"' % transaction.previous_end_lsn
-            xid = b"%d" % transaction.id
+                previous = f'\\"{transaction.previous_end_lsn}\\"'
             if transaction.origin or transaction.origin_lsn:  # seldom
-                origin, origin_lsn = _json(transaction.origin or None), _json(transaction.origin_lsn or None)
-        place = self._live
-        if record.kind is ChangeKind.READ:
-            place = self._incremental if record.incremental else self._read
+                third = _third_part(transaction.origin or None, transaction.origin_lsn or None)
+        micros = committed // 1_000
         self._parts = (
-            f'{self._head}{micros // 1_000}{place}"sequence":"[{previous.decode()},\\"',
-            f'\\"]","ts_us":{micros},"ts_ns":{committed},{self._place},"txId":{xid.decode()},"lsn":',
-            f',"xmin":null,"origin":{origin.decode()},"origin_lsn":{origin_lsn.decode()}}},"transaction":null,"op":"',
+            f'{self._head}{micros // 1_000}{place}"sequence":"[{previous},\\"',
+            f'\\"]","ts_us":{micros},"ts_ns":{committed},{self._place},"txId":{xid},"lsn":',
+            third,
             f'","ts_ms":{timestamp // 1_000_000},"ts_us":{timestamp // 1_000},"ts_ns":{timestamp}}}',
         )
-        self._about = transaction, timestamp, record.incremental
+        self._about = transaction, timestamp, incremental
+
+
+def _third_part(origin: str | None, lsn: int | None) -> str:
+    origin_json, lsn_json = _json(origin).decode(), _json(lsn).decode()
+    return f',"xmin":null,"origin":{origin_json},"origin_lsn":{lsn_json}}},"transaction":null,"op":"'
+
+
+_WITHOUT_ORIGIN = _third_part(None, None)
 
 
 def _compile(columns: Sequence[tuple[str, Show | None]], chosen: Sequence[int]) -> Callable[..., str]:

@@ -159,31 +159,36 @@ class LogQueueRecords:
 
     def _add_rows(self, shards: dict[int, _Shard], part: LoggedRows, times_us: Sequence[int]) -> None:
         """Do the same for rows that are not decoded."""
-        place = 0
+        start = 0
         for table, rows in part.by_table():
+            own = times_us[start : start + len(rows)]
             done = 0
             # Invariant: `rows[:done]` is staged.
             while done < len(rows):
-                staged = self._add_values(shards, table, rows, done, times_us[place])
+                staged = self._add_values(shards, table, rows, done, own)
                 if not staged:
-                    self._add(shards, rows[done], times_us[place])
+                    self._add(shards, rows[done], own[done])
                 done += max(1, staged)
-            place += len(rows)
+            start += len(rows)
 
     def _add_values(
-        self, shards: dict[int, _Shard], table: Table, rows: LoggedRows, start: int, time_us: int
+        self, shards: dict[int, _Shard], table: Table, rows: LoggedRows, start: int, times_us: Sequence[int]
     ) -> int:
         """Stage rows of one table from `start` on that have one record each; return how many."""
         topic, values, keys = self._format.values(table, rows, start)
-        if not values:
-            return 0
-        of, order, id_ = self._find(table), rows.transaction.commit_lsn, rows.transaction.id
-        # As `event_id` and `encode_version` write them: to call both for each row costs as much as the rest here.
-        before_id, before_version = f"{order}-{id_}-", f"{order:024d} {id_} "
-        timestamp_ms = max(0, rows.commit_timestamp // 1_000_000)
+        of = self._find(table)
+        transaction = before_id = before_version = None
+        timestamp_ms = 0
         for number, (key, value) in enumerate(zip(keys, values, strict=True), start):
             lsn, payload = rows.messages[number]
             sequence = rows.sequences[number]
+            if rows.transactions[number] is not transaction:
+                transaction = rows.transactions[number]
+                # As `event_id` and `encode_version` write them: to call both for each row costs as much as the rest
+                # here.
+                before_id = f"{transaction.commit_lsn}-{transaction.id}-"
+                before_version = f"{transaction.commit_lsn:024d} {transaction.id} "
+                timestamp_ms = max(0, rows.timestamps[number] // 1_000_000)
             entry = (
                 _OPS[payload[0]],
                 f"{before_id}{lsn:020d}-{sequence}",
@@ -196,7 +201,7 @@ class LogQueueRecords:
             shard = 0
             if self._shards > 1:
                 shard = shard_of_row(of.source, of.key_of(new_row(payload) or ()), self._shards)
-            shards[shard].add_entry(of, MESSAGE_LOADER, entry, time_us)
+            shards[shard].add_entry(of, MESSAGE_LOADER, entry, times_us[number])
         return len(values)
 
     def _find(self, table: Table) -> _Table:

@@ -24,7 +24,7 @@ _ESCAPE = re.compile(r"\\.")
 class CopiedRows(LazyRecords[LogRecord]):
     """Rows of one table as records of the kind READ. They all have one place in the log and one time."""
 
-    __slots__ = ("_records", "data", "lsn", "numbers", "table")
+    __slots__ = ("_records", "commit_timestamp", "data", "lsn", "numbers", "table")
 
     def __init__(self, table: Table, data: bytes, numbers: range, lsn: int, commit_timestamp: int) -> None:
         """`data`: a line in the text format of COPY for each of `numbers`, which are the `sequence` of the records.
@@ -33,6 +33,14 @@ class CopiedRows(LazyRecords[LogRecord]):
         self.table, self.data, self.numbers = table, data, numbers
         self.lsn, self.commit_timestamp = lsn, commit_timestamp
         self._records: list[LogRecord] | None = None
+
+    @property
+    def newest(self) -> int:
+        return self.commit_timestamp
+
+    @property
+    def times_us(self) -> list[int]:
+        return [self.commit_timestamp // 1000] * len(self.numbers)
 
     def tables_read(self) -> tuple[Table]:
         return (self.table,)

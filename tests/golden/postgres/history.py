@@ -7,7 +7,6 @@ import gzip
 import json
 from collections.abc import Sequence
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,19 +49,36 @@ def events() -> tuple[ChangeEvent, ...]:
 
 
 def as_logged(records: Sequence[LogRecord]) -> list[LoggedRows]:
-    """Return the rows of transactions among records as the server sends them: one sequence for each transaction."""
+    """Return the rows of transactions among records as the server sends them, while the tables stay as they are."""
     rows = [record for record in records if record.transaction is not None and record.kind in KINDS.values()]
-    found = []
-    for (transaction, time), each in groupby(
-        rows, lambda record: (record.transaction, record.event_timestamp)
-    ):
-        own = list(each)
-        tables = {record.table.oid.to_bytes(4, "big"): record.table for record in own if record.table}
-        messages = [(record.lsn, encode(_message(record))) for record in own]
-        assert transaction is not None
-        sequences = [record.sequence for record in own]
-        found.append(LoggedRows(transaction, time, tables, messages, sequences, own[-1].last))
-    return found
+    found: list[list[LogRecord]] = []
+    tables: dict[int, Table] = {}
+    for record in rows:
+        table = cast(Table, record.table)
+        if not found or tables.setdefault(table.oid, table) != table:
+            found.append([])
+            tables = {table.oid: table}
+        found[-1].append(record)
+    return [_logged(each) for each in found]
+
+
+def parts_of_history(size: int) -> list[LoggedRows]:
+    """Return all rows of the history in parts of this size, most of them from several transactions."""
+    return [
+        rows[start : start + size] for rows in as_logged(records()) for start in range(0, len(rows), size)
+    ]
+
+
+def _logged(records: Sequence[LogRecord]) -> LoggedRows:
+    one_of = {record.transaction: record.transaction for record in records if record.transaction is not None}
+    return LoggedRows(
+        {record.table.oid.to_bytes(4, "big"): record.table for record in records if record.table is not None},
+        [(record.lsn, encode(_message(record))) for record in records],
+        [one_of[record.transaction] for record in records if record.transaction is not None],
+        [record.event_timestamp for record in records],
+        [record.sequence for record in records],
+        [record.last for record in records],
+    )
 
 
 def _message(record: LogRecord) -> m.Message:

@@ -223,7 +223,7 @@ def test_rows_of_a_chunk_equal_those_of_events(rows: list[Any], key: bool) -> No
 def test_rows_that_are_not_decoded_equal_those_of_events(history: Any) -> None:
     _, few = history
     for rows in as_logged([record for record in few for _ in range(MIN_ROWS)]):
-        times_us = [rows.commit_timestamp // 1000] * len(rows)
+        times_us = rows.times_us
         events = by_event(list(rows[:]))
         made, _ = LogRows(LAYOUT.bucket_of, database="history", stream="changes")(rows, times_us)
         try:

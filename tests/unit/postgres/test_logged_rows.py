@@ -17,8 +17,8 @@ from penstock.io.postgres.log_decoder import LogDecoder
 from penstock.io.postgres.log_steps import LogSteps
 from penstock.io.postgres.logged_rows import LoggedRows
 from penstock.io.postgres.position import Position
-from penstock.io.postgres.record import LogRecord, Table
-from penstock.io.postgres.transactions import TransactionReader
+from penstock.io.postgres.record import LogRecord, LogTransaction, Table
+from penstock.io.postgres.transactions import TransactionEnd, TransactionReader
 from tests.unit.postgres.pgoutput import encode
 
 RELATIONS = [m.Relation(oid, "public", f"t{oid}", "d", ()) for oid in (1, 2, 300)]
@@ -44,8 +44,8 @@ def history(draw: random.Random) -> list[tuple[int, bytes]]:
     """Return the messages of transactions that are sent one after another; commit times may fall."""
     sent: list[tuple[int, m.Message]] = [(1, relation) for relation in RELATIONS]
     lsn = 10
-    for xid in range(1, draw.randrange(2, 6)):
-        changes = [change(draw) for _ in range(draw.choice([0, 1, 3, 40]))]
+    for xid in range(1, draw.randrange(2, 9)):
+        changes = [change(draw) for _ in range(draw.choice([0, 1, 1, 1, 3, 40]))]
         commit = lsn + len(changes) + 1
         at = xid * 10 + draw.randrange(15)
         sent.append((lsn, m.Begin(commit, at, xid)))
@@ -67,11 +67,16 @@ def chunks(sent: list[tuple[int, bytes]], draw: random.Random) -> list[list[tupl
 
 
 def flat(steps: Any) -> list[Any]:
-    """Return single steps, the records of rows among them."""
+    """Return single steps: of rows their records, with the ends of transactions between them."""
     found: list[Any] = []
     for step, _ in steps:
         if isinstance(step, LoggedRows):
-            found += pickle.loads(pickle.dumps(step))
+            before: LoggedRows | None = None
+            for own in pickle.loads(pickle.dumps(step)).by_transaction():
+                if before is not None:
+                    found.append(TransactionEnd(own.transactions[0].previous_end_lsn, before.newest))
+                found += own
+                before = own
         else:
             found.append(step)
     return found
@@ -93,9 +98,14 @@ def test_a_read_continues_after_any_step_and_leaves_out_tables(seed: int) -> Non
     sent = history(draw)
     unwanted = draw.choice(["none", "t1"])
     end = draw.choice([None, 30_000 + 946_684_800_000_000_000])
+    start = draw.choice([0, 40_000 + 946_684_800_000_000_000])
+
+    def wanted(transaction: LogTransaction | None, table: Table | None) -> bool:
+        assert transaction is not None
+        return transaction.commit_timestamp >= start and (table is None or table.name != unwanted)
 
     def read(at: FlatPosition) -> list[Any]:
-        log = LogSteps("slot", at, lambda _, table: table is None or table.name != unwanted, end)
+        log = LogSteps("slot", at, wanted, end)
         later = decoder()
         # As the server does after a new connection, the whole log comes again.
         return [step for chunk in chunks(sent, draw) for step in log.steps(later.read_all(chunk))]
@@ -105,7 +115,7 @@ def test_a_read_continues_after_any_step_and_leaves_out_tables(seed: int) -> Non
 
     whole = read(START)
     at_once = decoder(min_rows=1000)
-    log = LogSteps("slot", START, lambda _, table: table is None or table.name != unwanted, end)
+    log = LogSteps("slot", START, wanted, end)
     expected = [step for message in sent for step in log.steps(at_once.read_all([message]))]
     assert emitted(whole) == emitted(expected)
     assert whole[-1:] == [] or type(whole[-1][2]) is type(expected[-1][2])
@@ -126,12 +136,12 @@ def rows(count: int = 20, tables: int = 3) -> LoggedRows:
 
 
 def test_the_rows_of_a_table_keep_their_place_in_the_transaction() -> None:
-    chosen = rows().of_tables(lambda table: table.name == "t2")
+    chosen = rows().chosen(lambda _, table: table.name == "t2")
     assert chosen is not None
     assert [record.sequence for record in chosen] == list(range(2, 21, 3))
     assert [record.last for record in chosen] == [False] * 6 + [True]
     assert [str(table) for table in chosen.tables_read()] == ["public.t2"]
-    assert rows().of_tables(lambda table: False) is None
+    assert rows().chosen(lambda *_: False) is None
 
 
 def test_slices_and_neighbours_are_the_same_records() -> None:
@@ -165,3 +175,36 @@ def test_a_table_that_was_not_described_is_an_error() -> None:
     sent = [m.Begin(100, 5, 7), m.Insert(9, ("1",)), m.Insert(9, ("2",))]
     with pytest.raises(DecodeError, match="did not describe"):
         list(reading.read_all([(1, encode(message)) for message in sent]))
+
+
+def test_transactions_behind_a_prepared_one_name_it_at_their_ends() -> None:
+    reading = decoder()
+    sent: list[tuple[int, m.Message]] = [
+        (1, RELATIONS[0]),
+        (20, m.BeginPrepare(20, 21, 0, 20, "a")),
+        (20, m.Insert(1, ("1",))),
+        (21, m.Prepare(20, 21, 0, 20, "a")),
+    ]
+    for lsn in range(30, 80, 10):
+        sent += [
+            (lsn, m.Begin(lsn, 0, lsn)),
+            (lsn, m.Insert(1, ("1",))),
+            (lsn + 1, m.Commit(lsn, lsn + 1, 0)),
+        ]
+    steps = [step for step, _ in reading.read_all([(lsn, encode(message)) for lsn, message in sent])]
+    ends = [(step.lsn, step.prepared) for step in steps if isinstance(step, TransactionEnd)]
+    assert ends == [(lsn + 1, 20) for lsn in range(30, 80, 10)]
+
+
+def test_whole_transactions_share_a_step() -> None:
+    reading = decoder()
+    sent: list[m.Message] = [RELATIONS[0]]
+    for lsn in range(30, 80, 10):
+        sent += [m.Begin(lsn, lsn, lsn), m.Insert(1, ("1",)), m.Commit(lsn, lsn + 1, lsn)]
+    steps = [step for step, _ in reading.read_all([(1, encode(message)) for message in sent])]
+    rows, end = steps
+    assert isinstance(rows, LoggedRows)
+    assert len(rows) == 5
+    assert rows.times_us == [lsn + 946_684_800_000_000 for lsn in range(30, 80, 10)]
+    assert isinstance(end, TransactionEnd)
+    assert end.lsn == 71

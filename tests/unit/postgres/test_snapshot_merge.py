@@ -6,6 +6,7 @@ import queue
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from msgspec import structs
 
 from penstock.io.change_streams.flat import FlatPosition
@@ -286,6 +287,32 @@ def test_rows_that_are_not_decoded_are_single_records_while_rows_are_read() -> N
     progress, _ = SnapshotProgress().receive(ExecuteSnapshot("1", ("public.t",)))
     merge, _ = merging(progress.resolved("1", ["public.t"])[0])
     assert len(log_of(merge).steps(logged(changes_of(20)))) == 21
+
+
+def small_transactions() -> list[tuple[Any, int]]:
+    items: list[tuple[Any, int]] = []
+    for number in (1, 2, 3):
+        of = LogTransaction(6 + number, 100 * number, 100, previous_end_lsn=100 * number - 92)
+        records = changes_of(number)
+        items += [(structs.replace(each, transaction=of), 1) for each in records]
+        items.append((TransactionEnd(100 * number + 8, 100), 1))
+    return items
+
+
+@pytest.mark.parametrize("reads_rows", [False, True])
+def test_each_of_several_transactions_that_are_not_decoded_is_noted(reads_rows: bool) -> None:
+    progress, _ = SnapshotProgress().receive(ExecuteSnapshot("1", ("public.t",)))
+    progress = progress.resolved("1", ["public.t"])[0] if reads_rows else SnapshotProgress()
+    items = small_transactions()
+    (rows,) = as_logged([item for item, _ in items if isinstance(item, LogRecord)])
+    merges = [merging(progress)[0] for _ in range(2)]
+    together = log_of(merges[0]).steps([(rows, rows.size), items[-1]])
+    apart = log_of(merges[1]).steps(items)
+    assert emitted(together) == emitted(apart)
+    assert together[-1][2] == apart[-1][2]
+    assert together[-1][2].position.recent == (7, 8, 9)
+    read = [mark.position for _, _, mark in together]
+    assert all(each.claimed <= 1 + [0, 108, 208, 308].index(each.lsn) for each in read)
 
 
 def test_a_signal_among_rows_that_are_not_decoded_is_noted() -> None:
