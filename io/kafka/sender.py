@@ -133,8 +133,7 @@ class KafkaSender:
         # The transaction holds the ledger, so all records must be in before it is written.
         writer.open.produce(records, attempt)
         if attempt.failed:
-            # A transaction with a refused record can only be aborted.
-            writer.producer.abort_transaction(_FLUSH_SECONDS)
+            # A transaction with a refused record can only be aborted, which `close` of the writer does.
             attempt.prepare_next()
             return None
         sent = attempt.sent()
@@ -251,6 +250,9 @@ class _Writer:
         self.entry = entry
 
     def close(self) -> None:
+        # An abort waits for records in flight; after a refused record some of them end only by `message.timeout.ms`
+        # (librdkafka 2.16).
+        self.producer.purge()
         # A transaction that stays open hides later records from readers until it times out.
         with suppress(KafkaException):
             self.producer.abort_transaction(1)
