@@ -41,7 +41,7 @@ from penstock.runner.store.rewind_note import BegunRewind, RewindNote
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """A rewind that is planned. `lost`: what it may lose; "" if nothing. `has_begun`: an earlier one is continued."""
+    """A rewind that is planned. `lost` names rows that may be lost, or is "". `has_begun`: it goes on with one."""
 
     begun: BegunRewind
     lost: str
@@ -84,7 +84,7 @@ class Rewind:
 
     @property
     def plan(self) -> RewindPlan:
-        """What the target goes back to."""
+        """The time and the versions to which the target goes back."""
         return self.begun.plan
 
     def perform(self, crash: Callable[[str], None] = lambda step: None) -> None:

@@ -1,9 +1,9 @@
 """An index of the keys in data files, so that an epoch reads no file to look for rows. Needs pyarrow.
 
-A data file never changes, so its entry stays right, whoever writes the table: the snapshot says which files count and
-which of their rows are deleted. A large file gets its entry when it is searched for the second time, so that a driver
-of one epoch makes none. The index is of one process. Large entries are in files without a name in the folder for
-temporary files, which end with the process.
+A data file never changes, so its entry stays right while other programs write the table too: the snapshot says which
+files count and which of their rows are deleted. A large file gets its entry when it is searched for the second time, so
+that a driver of one epoch makes none. The index is of one process. Large entries are in files without a name in the
+folder for temporary files, which end with the process.
 """
 
 from __future__ import annotations
@@ -140,11 +140,11 @@ class KeyIndex:
         return self._tables.setdefault(name, TableKeyIndex(self))
 
     def has(self, size: int) -> bool:
-        """Return whether there are so many bytes."""
+        """Return whether `size` bytes are free."""
         return self._used + size <= self.most_bytes
 
     def takes(self, size: int) -> bool:
-        """Reserve bytes, and return whether there are so many. A negative size frees them."""
+        """Reserve `size` bytes if they are free, and return whether they were. A negative size gives bytes back."""
         with _counting:
             found = self.has(size)
             self._used += size * found
@@ -163,7 +163,7 @@ class TableKeyIndex:
     _rows_left: int = 0
 
     def begin(self, paths: Collection[str]) -> None:
-        """Begin a search in the files of a snapshot. What is known of other files is forgotten."""
+        """Begin a search in the files of a snapshot, and forget the entries of other files."""
         for path in self._entries.keys() - set(paths):
             self._all.takes(-self._entries.pop(path).size)
         self._searched.intersection_update(paths)

@@ -18,7 +18,7 @@ from penstock.timestamps import format_timestamp
 
 @dataclass(frozen=True, slots=True)
 class BegunRewind:
-    """What a rewind has decided before its first change. `asked_us` is the time that the user gave."""
+    """The decisions of a rewind before its first change. `asked_us` is the time that the user gave."""
 
     asked_us: int
     sink: str
