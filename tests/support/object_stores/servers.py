@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
+from urllib.parse import urlencode
 
 from penstock_emulators.server_process import ServerProcess, free_port
 
@@ -104,14 +105,22 @@ def _put_bucket(port: int, data: str) -> None:
 
 
 def _put_container(port: int, data: str) -> None:
-    """Create a container with a signature ("Shared Key"), which Azurite checks."""
-    date, path = formatdate(usegmt=True), f"/{AZURE_ACCOUNT}/{BUCKET}?restype=container"
-    headers = {"x-ms-date": date, "x-ms-version": "2021-08-06"}
-    resource = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{BUCKET}\nrestype:container"
-    text = "PUT\n" + "\n" * 11 + f"x-ms-date:{date}\nx-ms-version:2021-08-06\n{resource}"
+    query = {"restype": "container"}
+    path = f"/{AZURE_ACCOUNT}/{BUCKET}"
+    _put(port, f"{path}?{urlencode(query)}", signed_for_azure("PUT", path, query))
+
+
+def signed_for_azure(method: str, path: str, query: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a request without a body, with the signature ("Shared Key") that Azurite checks.
+
+    `path` begins with the account and is percent-encoded.
+    """
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    lines = [f"{name}:{value}" for name, value in headers.items()]
+    resource = [f"/{AZURE_ACCOUNT}{path}", *(f"{name}:{query[name]}" for name in sorted(query))]
+    text = method + "\n" * 12 + "\n".join(lines + resource)
     digest = hmac.new(base64.b64decode(AZURE_KEY), text.encode(), hashlib.sha256).digest()
-    headers["Authorization"] = f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(digest).decode()}"
-    _put(port, path, headers)
+    return headers | {"Authorization": f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(digest).decode()}"}
 
 
 def _put(port: int, path: str, headers: Mapping[str, str]) -> None:
