@@ -71,7 +71,8 @@ class AzureContainer(Bucket):
 
     def _tags(self, prefix: str) -> dict[str, str]:
         return {
-            blob.findtext("Name", ""): blob.findtext("Properties/Etag", "") for blob in self._blobs(prefix=prefix)
+            blob.findtext("Name", ""): blob.findtext("Properties/Etag", "")
+            for blob in self._blobs(prefix=prefix)
         }
 
     def _content(self, key: str) -> bytes:
@@ -96,7 +97,8 @@ class AzureContainer(Bucket):
     def _get(self, path: str, query: dict[str, str]) -> bytes:
         path = f"/{AZURE_ACCOUNT}/{BUCKET}{path}"
         request = urllib.request.Request(
-            f"{self._address}{path}?{urllib.parse.urlencode(query)}", headers=signed_for_azure("GET", path, query)
+            f"{self._address}{path}?{urllib.parse.urlencode(query)}",
+            headers=signed_for_azure("GET", path, query),
         )
         with urllib.request.urlopen(request) as answer:
             content: bytes = answer.read()
