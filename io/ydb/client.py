@@ -23,7 +23,7 @@ from penstock.io.ydb.errors import classify_status
 from penstock.io.ydb.record import Table, TableColumn
 from penstock.io.ydb.source import ChangeStream, Connection
 from penstock.io.ydb.steps import Message
-from penstock.io.ydb.stream import Data, EndOfPartition, Event, Started, Status
+from penstock.io.ydb.stream import DAY, Data, EndOfPartition, Event, Started, Status
 from penstock.timestamps import NANOS
 
 # The SDK's stubs and the check of an operation's status are not public. They are what its own clients call (ydb 3.33).
@@ -39,8 +39,6 @@ from ydb.connection import Connection as SdkConnection
 
 _CONNECT_SECONDS = 10.0
 _REQUEST_SECONDS = 20.0
-_STREAM_SECONDS = 86_400.0
-"""A stream is opened again after it. The SDK's own limit is 10 minutes."""
 _SUCCESS = ydb_status_codes_pb2.StatusIds.SUCCESS
 _Read = ydb_topic_pb2.StreamReadMessage
 _TABLE_ONLY = ydb_table_pb2.ChangefeedDescription
@@ -98,7 +96,7 @@ class Client:
         with self._explained():
             self._ask(request, _apis.TopicService, "CommitOffset", ydb_topic_pb2.CommitOffsetResult)
 
-    def open(self, partition: int, read_from: int) -> Call:
+    def open(self, partition: int, read_from: int, seconds: float = DAY) -> Call:
         """Start reading a partition, without a consumer; see `stream.Opener`."""
         settings = _Read.InitRequest.TopicReadSettings(
             path=self._stream.topic_path, partition_ids=[partition]
@@ -116,7 +114,8 @@ class Client:
                 iter(outgoing.get, None),
                 _apis.TopicService.Stub,
                 _apis.TopicService.StreamRead,
-                settings=ydb.BaseRequestSettings().with_timeout(_STREAM_SECONDS),
+                # Always set: the SDK's own limit is 10 minutes.
+                settings=ydb.BaseRequestSettings().with_timeout(seconds),
             )
         return Call(answers, outgoing, str(self._stream), partition, self._explained, self._token)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 _AHEAD_BYTES = 8 << 20
 """How many bytes the server may send ahead."""
+STREAM_SECONDS = 30.0
+"""A stream is opened again after it. If retention deletes the last messages of a slice, the server sends nothing and no
+error: it waits for later messages. So before the stream is opened again, the topic is asked what it still has."""
+CheckKept = Callable[[int, Position], None]
+"""Asks whether a partition still has everything from a position on. Raises PositionLostError if it has not."""
 Answer = TypeVar("Answer")
 Columns = tuple[tuple[TableColumn, ...], tuple[str, ...]]
 """The columns of the table, and the names of its key."""
@@ -143,8 +149,9 @@ class SliceReader:
         rules = Rules.of(
             self.stream, part.found, 0, Tables(part.found.table).at, skips_scan=self.snapshot == NEVER
         )
+        check_kept = checks_kept(self.stream, client.describe, part.found.created_at)
         for piece in part.part.pieces:
-            yield from read_piece(client, rules, piece, self.unavailable_seconds)
+            yield from read_piece(client, rules, piece, self.unavailable_seconds, check_kept)
 
     def commit(self, end: Offsets) -> None:
         """Commit the offsets of the consumer, if there is one. A commit that fails is repeated with the next one."""
@@ -165,8 +172,24 @@ class SliceReader:
         return client.backoff.ask(lambda: question(client), self.unavailable_seconds)
 
 
+def checks_kept(
+    stream: ChangeStream,
+    describe: Callable[[], tuple[Description | None, tuple[str, ...]]],
+    created_at: tuple[int, int],
+) -> CheckKept:
+    """Return the check of the topic that was created at a virtual timestamp, which `describe` asks."""
+
+    def check(partition: int, position: Position) -> None:
+        found, _ = describe()
+        if found is not None:  # without a changefeed, to open the stream is an error
+            frontier = Frontier({partition: position}, {}, stream.start, created_at=created_at)
+            check_positions(stream, frontier, found, time.time_ns())
+
+    return check
+
+
 def read_piece(
-    opener: Opener, rules: Rules, piece: Piece, unavailable_seconds: float
+    opener: Opener, rules: Rules, piece: Piece, unavailable_seconds: float, check_kept: CheckKept
 ) -> Iterator[Sequence[ChangefeedRecord]]:
     """Yield the records of a piece, in the order of their offsets; raises what `SliceReader.read` raises."""
     # Offsets are exact from the first message on, so each gap is an error. The watermark is not used: the time of an
@@ -176,6 +199,8 @@ def read_piece(
         try:
             yield from _read_once(opener, rules, piece, steps)
         except UnreachableError as error:
+            with suppress(UnreachableError):  # the next attempt asks again
+                check_kept(piece.partition, steps.position)
             opener.backoff.failed(str(error), unavailable_seconds)
             time.sleep(opener.backoff.remaining_pause())
 
@@ -183,14 +208,15 @@ def read_piece(
 def _read_once(
     opener: Opener, rules: Rules, piece: Piece, steps: PartitionSteps
 ) -> Iterator[Sequence[ChangefeedRecord]]:
-    call = opener.open(piece.partition, 0)
+    call = opener.open(piece.partition, 0, STREAM_SECONDS)
     try:
         for event in _started(call, steps.position.offset, _AHEAD_BYTES):
-            opener.backoff.answered()
             if type(event) is EndOfPartition:
                 raise lost_records(rules.stream, piece.partition, steps.position.offset, piece.end)
             if type(event) is not Data:
                 continue
+            # Not before: messages of a slice exist, so a server that starts and sends none has not answered.
+            opener.backoff.answered()
             records = []
             for message in event.messages:
                 if steps.position.offset == piece.end:

@@ -16,6 +16,9 @@ from penstock.io.change_streams.partition_stream import PartitionStream, Pending
 from penstock.io.ydb.frontier import Advanced, Ended, Finished, Position, Step
 from penstock.io.ydb.steps import Message, PartitionSteps, Rules
 
+DAY = 86_400.0
+"""Seconds after which a stream is opened again."""
+
 
 class Started(NamedTuple):
     """The server is ready to send; `end` is the offset after the last message."""
@@ -76,8 +79,11 @@ class Opener(Protocol):
     def backoff(self) -> Backoff:
         """When to ask again, for all threads of the process."""
 
-    def open(self, partition: int, read_from: int) -> Call:
-        """Start a stream that skips messages written before `read_from` (nanoseconds); 0 skips none."""
+    def open(self, partition: int, read_from: int, seconds: float = DAY) -> Call:
+        """Start a stream that skips messages written before `read_from` (nanoseconds); 0 skips none.
+
+        After `seconds` the iteration raises an UnreachableError.
+        """
 
 
 class YdbStream(PartitionStream):

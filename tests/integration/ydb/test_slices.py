@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import DecodeError, PositionLostError, SetupError
+from penstock.io.ydb import slice_reader
 from penstock.spark.rows import change_feed
 from penstock.spark.ydb import YdbDataSource, YdbSlices
 from penstock.timestamps import format_timestamp
@@ -117,6 +118,21 @@ def test_offsets_that_are_gone_and_a_changefeed_that_was_created_again_are_refus
     table.control.add_changefeed(table.name, "feed", virtual_timestamps=True)
     with pytest.raises(PositionLostError, match="dropped and created again"):
         stream.parts(start, end)
+
+
+def test_messages_that_are_deleted_after_the_plan_are_an_error_and_no_endless_task(
+    new_table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slice_reader, "STREAM_SECONDS", 1.0)
+    table: Table = new_table(barrier_seconds=0)
+    table.upsert(*range(10))
+    stream = slices(table)
+    (part,) = stream.parts(*stream.bounds())
+    table.control.trim(table.topic, 0, 10)
+    with pytest.raises(
+        PositionLostError, match="should have offset 0, and the first one that is left has 10"
+    ):
+        list(stream.read(part))
 
 
 def test_offsets_of_a_consumer_are_committed_with_the_batch(new_table: Any) -> None:

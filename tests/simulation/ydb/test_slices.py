@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import LineageError, PositionLostError
+from penstock.errors import LineageError, PositionLostError, UnavailableError
+from penstock.io.ydb import slice_reader
 from penstock.io.ydb.record import ChangefeedRecord
 from penstock.io.ydb.slice import (
     Offsets,
@@ -21,7 +22,7 @@ from penstock.io.ydb.slice import (
     slice_end,
     slice_parts,
 )
-from penstock.io.ydb.slice_reader import read_piece
+from penstock.io.ydb.slice_reader import CheckKept, checks_kept, read_piece
 from penstock.io.ydb.source import ChangeStream
 from penstock.io.ydb.steps import Rules
 from penstock_emulators.ydb.topic import Message, Topic
@@ -94,7 +95,7 @@ class SlicedReading(Reading):
             if self.draw.random() < 0.002:
                 self.service.messages_until_failure = self.draw.randrange(3)
                 self.breaks += 1
-            for records in read_piece(self.service, self.rules, piece, 60):
+            for records in read_piece(self.service, self.rules, piece, 60, kept(self.topic)):
                 yield from records
             self.service.messages_until_failure = None
 
@@ -179,6 +180,10 @@ def rules(stream: ChangeStream, made: Topic) -> Rules:
 STREAM = ChangeStream("/local", "orders", "feed", 0, None)
 
 
+def kept(made: Topic) -> CheckKept:
+    return checks_kept(STREAM, MemoryService(made).describe, made.created_at)
+
+
 def test_a_limit_is_divided_evenly_and_a_short_partition_leaves_its_rest() -> None:
     assert end(topic(100, 2, 100), Offsets({}), 22).open == {0: 10, 1: 2, 2: 10}
     assert end(topic(100, 200), Offsets({}), 1).open == {0: 0, 1: 1}
@@ -234,11 +239,32 @@ def test_messages_that_retention_has_deleted_are_an_error_also_at_the_end_of_a_p
     made = topic(10)
     made.trim(0, 5)
     with pytest.raises(PositionLostError, match="should have offset 3, and the first one that is left has 5"):
-        list(read_piece(MemoryService(made), rules(STREAM, made), Piece(0, 3, 8), 60))
+        list(read_piece(MemoryService(made), rules(STREAM, made), Piece(0, 3, 8), 60, kept(made)))
     made.trim(0, 10)
     made.split(0)
     with pytest.raises(PositionLostError, match="2 records are lost"):
-        list(read_piece(MemoryService(made), rules(STREAM, made), Piece(0, 6, 8), 60))
+        list(read_piece(MemoryService(made), rules(STREAM, made), Piece(0, 6, 8), 60, kept(made)))
+
+
+def test_a_task_whose_last_messages_are_deleted_while_it_reads_does_not_wait_for_later_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slice_reader, "STREAM_SECONDS", 0.05)
+    made = topic(10)
+    service = MemoryService(made)
+    # The server is slower than the retention: it has started the stream, and sends nothing any more.
+    service.failing = lambda: made.trim(0, 10)
+    with pytest.raises(
+        PositionLostError, match="should have offset 3, and the first one that is left has 10"
+    ):
+        list(read_piece(service, rules(STREAM, made), Piece(0, 3, 8), 60, kept(made)))
+
+
+def test_a_server_that_sends_nothing_of_a_slice_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slice_reader, "STREAM_SECONDS", 0.01)
+    made = topic(5)
+    with pytest.raises(UnavailableError, match="has not answered"):
+        list(read_piece(MemoryService(made), rules(STREAM, made), Piece(0, 3, 8), 0.1, kept(made)))
 
 
 def test_a_piece_ends_at_its_end_and_continues_after_a_lost_connection() -> None:
@@ -246,7 +272,9 @@ def test_a_piece_ends_at_its_end_and_continues_after_a_lost_connection() -> None
     service = MemoryService(made)
     service.messages_until_failure = 3
     records = [
-        each for group in read_piece(service, rules(STREAM, made), Piece(0, 2, 8), 60) for each in group
+        each
+        for group in read_piece(service, rules(STREAM, made), Piece(0, 2, 8), 60, kept(made))
+        for each in group
     ]
     assert [record.offset for record in records] == [2, 3, 4, 5, 6, 7]
     assert len(service.opened) == 2

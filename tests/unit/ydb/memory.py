@@ -14,7 +14,7 @@ from penstock.io.change_streams.status import UnreachableError
 from penstock.io.ydb.description import Description, PartitionDescription
 from penstock.io.ydb.record import Table, TableColumn
 from penstock.io.ydb.steps import Message
-from penstock.io.ydb.stream import Data, EndOfPartition, Event, Started, Status
+from penstock.io.ydb.stream import DAY, Data, EndOfPartition, Event, Started, Status
 from penstock_emulators.ydb.topic import Topic
 
 TABLE = Table(
@@ -80,17 +80,18 @@ class MemoryService:
         self.commits.append((consumer, partition, offset))
         self.topic.commit(consumer, partition, offset)
 
-    def open(self, partition: int, read_from: int) -> MemoryCall:
+    def open(self, partition: int, read_from: int, seconds: float = DAY) -> MemoryCall:
         self.failing()
         self.opened.append((partition, read_from))
-        return MemoryCall(self, partition, read_from)
+        return MemoryCall(self, partition, read_from, seconds)
 
 
 class MemoryCall:
     """One StreamRead call; it follows the rules of `penstock_emulators.ydb.read_session`."""
 
-    def __init__(self, service: MemoryService, partition: int, read_from: int) -> None:
+    def __init__(self, service: MemoryService, partition: int, read_from: int, seconds: float) -> None:
         self._service, self._partition, self._read_from = service, partition, read_from
+        self._until = time.monotonic() + seconds
         self._asked: SimpleQueue[tuple[str, int]] = SimpleQueue()
         self._cancelled = threading.Event()
 
@@ -99,7 +100,7 @@ class MemoryCall:
         partition = service.topic.partitions[self._partition]
         yield Started(partition.end)
         offset, credit, sent = -1, 0, 0
-        while not self._cancelled.is_set():
+        while not self._cancelled.is_set() and time.monotonic() < self._until:
             service.failing()
             for what, number in self._requests():
                 if what == "start":
