@@ -63,7 +63,7 @@ class EventOptions:
         without_columns: Column that is left out; repeat for more.
         rename_columns: New name of a column.
         mask_columns: How the values of a column are hidden: hash, redact, or truncate:N for the first N characters.
-        mask_key: Secret key of the masks hash, at least 16 bytes, as ${env:NAME} or ${file:/path}.
+        mask_key: Secret key of the masks hash, at least 16 bytes, as a reference, such as ${env:NAME}.
         materialize_rows: Whether to complete the rows of each change from earlier changes, for formats that need whole
             rows. The state of the pipeline then has one row for each key.
         barrier_seconds: Interval, in seconds, of barriers (`resolved` records) in each shard; format ydb only. 0
@@ -157,7 +157,9 @@ class EventOptions:
         if colon or kind not in ("hash", "redact"):
             raise UsageError(f"mask {text!r} of {column} does not exist: use hash, redact or truncate:N")
         if kind == "hash" and not self.mask_key:
-            raise UsageError("the mask hash needs a secret key: set mask_key to ${env:NAME} or ${file:/path}")
+            raise UsageError(
+                "the mask hash needs a secret key: set mask_key to a reference, such as ${env:NAME}"
+            )
         return kind, 0
 
 

@@ -24,7 +24,7 @@ Kind = Literal["string", "integer", "number", "boolean", "timestamp"]
 
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 _TRUTH = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
-REFERENCE = re.compile(r"\$\{\w+:")
+REFERENCE = re.compile(r"\$\{[\w-]+:")
 
 
 def _compiles(pattern: str) -> str:
@@ -86,7 +86,7 @@ class Parameter(BaseModel):
                 unless the parameter is secret.
         """
         # A reference in any other parameter was replaced before this call: see `penstock.secrets`. One that is still
-        # there has a kind that is not known, such as ${vault:…}, and would be written into names and paths as it is.
+        # there has a kind that is not known, such as ${ssm:…}, and would be written into names and paths as it is.
         if self.secret and has_reference(text):
             return text
         if REFERENCE.search(text):

@@ -69,8 +69,8 @@ penstock run job.yaml
 
 `SOURCE-to-SINK` is the name of every pair. Its parameters are the parameters of its source, of its sink, and those that
 choose and change events. A parameter of a sink that a source has too is called `target_…`. Values of secret parameters
-are never shown; a reference such as `${env:NAME}` or `${file:/path}` names a secret without containing it. An entry of
-a mapping is `parameter.entry` on the command line.
+are never shown; a reference such as `${env:NAME}` or `${vault:PATH#FIELD}` names a secret without containing it
+([secrets.md](secrets.md)). An entry of a mapping is `parameter.entry` on the command line.
 
 `penstock describe NAME` shows the same, `--json-schema` prints a schema of the job file for editors, and
 `--flex-metadata` the metadata of a Google flex template. This page is made from the code:

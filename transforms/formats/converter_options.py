@@ -28,7 +28,7 @@ def make_converter(
     Args:
         converter: What keys and values are written in: json; or avro or protobuf, with schemas in a registry.
         registry_url: Address of the schema registry, for avro and protobuf; several with commas between them.
-        registry_login: User and password of the schema registry, ``user:password``, as ${env:NAME} or ${file:/path}.
+        registry_login: User and password of the schema registry, ``user:password``, as a reference such as ${env:NAME}.
         registry_auto_register: Whether to register schemas that the registry does not have.
         registry_subjects: Names of the subjects, as in Confluent's serializers.
 
@@ -44,7 +44,7 @@ def make_converter(
         raise UsageError(f"converter {converter} needs registry_url, the address of the schema registry")
     # Options of a pipeline are shown in job files, logs and graphs.
     if registry_login and not is_reference(registry_login):
-        raise UsageError("registry_login is given as ${env:NAME} or ${file:/path}, never as plain text")
+        raise UsageError("registry_login is given as a reference, such as ${env:NAME}, never as plain text")
     registry = SchemaRegistry(
         registry_url,
         auto_register=registry_auto_register,

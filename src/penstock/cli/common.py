@@ -21,7 +21,7 @@ from penstock.errors import PenstockError, UsageError
 from penstock.launch.run import ExitCode
 from penstock.launch.words import Words, command_words
 from penstock.pipelines.event_options import SECRETS
-from penstock.secrets import read_references, with_stand_ins
+from penstock.secrets import read_shown_references, with_stand_ins
 from penstock.templates.template import templates
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -156,7 +156,7 @@ def checkpoint_of(job: str) -> str:
     if not folder:
         raise UsageError(f"{job} names no checkpoint_dir: pass the checkpoint folder instead of the job file")
     try:
-        return read_references(folder)
+        return read_shown_references(folder)
     except UsageError as error:
         raise UsageError(f"{job}: checkpoint_dir: {error}") from None
 
@@ -185,7 +185,7 @@ def remote_job(job: str) -> Any:
 def build(configuration: Configuration, *, to_run: bool = True, **more: Any) -> Any:
     """Return the template's Beam pipeline with the runner's options. Nothing is started or created.
 
-    A pipeline that is not `to_run` needs no secrets: a text stands in for each that is not available here. `more`
+    A pipeline that is not `to_run` needs no secrets: a text stands in for each that is not on this machine. `more`
     are arguments of the build function that are no parameters, such as `replay`.
     """
     import apache_beam as beam
@@ -213,7 +213,7 @@ def words_of(configuration: Configuration) -> Words:
 
 
 def _parameters_without_secrets(configuration: Configuration) -> Values:
-    """Return the parameters, with a stand-in for each secret whose variable or file does not exist here."""
+    """Return the parameters, with a stand-in for each secret that has no variable or file here."""
     values = dict(configuration.parameters)
     for name, parameter in configuration.template.parameters.items():
         # The pipeline's own check reads the secrets of formats, which are always references.

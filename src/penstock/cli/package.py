@@ -27,7 +27,7 @@ from penstock.cli.redaction import is_secret_setting
 from penstock.cli.resolve import resolve
 from penstock.errors import UsageError
 from penstock.extras import extra_packages
-from penstock.secrets import is_reference
+from penstock.secrets import is_local_reference, is_reference
 
 
 def pack_environment(environment: Path, target: Path, python_prefix: str | None) -> None:
@@ -90,6 +90,11 @@ def spark_settings(pairs: Sequence[str]) -> dict[str, str]:
     """
     settings = dict(each.partition("=")[::2] for each in pairs)
     for name, value in settings.items():
+        if is_reference(value) and not is_local_reference(value):
+            raise UsageError(
+                f"--conf {name} names a secret of a secret manager, and the shell that reads it has no manager: pass "
+                f"--conf '{name}=${{env:NAME}}' or --conf '{name}=${{file:/path}}'"
+            )
         if is_secret_setting(name) and not is_reference(value):
             raise UsageError(
                 f"--conf {name} contains a secret, and the bundle and the printed command would show it. Pass a "

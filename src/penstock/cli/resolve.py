@@ -20,7 +20,7 @@ from penstock.cli.inputs import (
 )
 from penstock.cli.runner_options import ONE_SHOT_OPTIONS, RUNNER
 from penstock.launch.folders import any_folder_conflict, is_a_file
-from penstock.secrets import read_references
+from penstock.secrets import read_shown_references
 from penstock.templates.template import Template, UnknownTemplateError, template_named
 
 
@@ -59,7 +59,7 @@ def resolve(
             {name: value for name, value in job.runner.items() if name not in ONE_SHOT_OPTIONS},
         ],
         problems,
-        partial(read_references, environment=environment),
+        partial(read_shown_references, environment=environment),
     )
     if conflict := any_folder_conflict({**configuration.parameters, **configuration.runner}):
         raise ConfigurationError([Problem("", conflict)])

@@ -14,7 +14,7 @@ from uuid import uuid4
 from penstock.errors import UsageError
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
 from penstock.io.change_streams.incremental.signal_folder import write_signal
-from penstock.secrets import read_references
+from penstock.secrets import read_shown_references
 from penstock.telemetry.state import JobState, job_state
 from penstock.telemetry.status import span
 
@@ -37,7 +37,7 @@ def signal_folder(job: str, parameters: Mapping[str, Any]) -> Path:
             f"{job} has no signal_folder, so the job cannot be asked to read rows again: add it to the job file, start "
             "the job again, and repair then"
         )
-    path = Path(read_references(str(folder)))
+    path = Path(read_shown_references(str(folder)))
     if not path.is_dir():
         raise UsageError(
             f"there is no signal_folder {path}: the job makes it when it starts. Start the job with this job file, and "

@@ -14,7 +14,7 @@ from penstock.cli.configuration import ConfigurationError
 from penstock.cli.inputs import MAX_JOB_CHARACTERS, read_job
 from penstock.io.change_streams.incremental.signal_folder import write_signal
 from penstock.io.change_streams.incremental.signals import SignalError, parse_signal
-from penstock.secrets import read_references
+from penstock.secrets import read_shown_references
 
 _ACTIONS = ("execute", "stop", "pause", "resume")
 
@@ -102,4 +102,4 @@ def _folder(job: str) -> Path:
         refuse(
             f"{job} has no signal_folder: add it and start the job again, or name the folder instead of the file"
         )
-    return Path(read_references(found.texts[0]))
+    return Path(read_shown_references(found.texts[0]))

@@ -65,7 +65,7 @@ def read_options(
     """Return the options `kind` from the texts of a data source.
 
     Names are compared without case, as Spark does. A list is a JSON array, or texts separated by commas. References to
-    secrets (``${env:NAME}``, ``${file:/path}``) are read here, so a plan has the references only. `name` of the data
+    secrets (`penstock.secrets`) are read here, so a plan has the references only. `name` of the data
     source and `left_out`, options that it does not have, are for messages. `secrets`: options that must not have a
     password in plain text, because Spark shows options in plans.
 
@@ -107,7 +107,7 @@ def _spelled(key: str, arguments: Collection[str]) -> str:
 
 def has_password(dsn: str) -> bool:
     """Return whether a connection string of libpq has a password that is no reference."""
-    rest = re.sub(r"\$\{\w+:[^}]*\}", "", dsn)
+    rest = re.sub(r"\$\{[\w-]+:[^}]*\}", "", dsn)
     in_uri = re.match(r"\w+://[^/@:]*:([^/@]*)@", rest)
     found = re.findall(r"(?:^|[\s?&])password\s*=\s*('[^']*'|[^\s&]*)", rest)
     return bool(in_uri and in_uri[1]) or any(each.strip("'") for each in found)

@@ -120,6 +120,12 @@ def test_a_secret_setting_is_refused_and_not_repeated(tmp_path, name) -> None:
     assert not (tmp_path / "b").exists()
 
 
+def test_a_setting_of_a_secret_manager_is_refused(tmp_path) -> None:
+    done = packaged(tmp_path, "spark.authenticate.secret=${vault:secret/data/spark#secret}")
+    assert done.exit_code == 2
+    assert "the shell that reads it has no manager" in done.output
+
+
 def test_the_shell_reads_a_secret_when_the_command_starts(tmp_path) -> None:
     (tmp_path / "a key").write_text("li on\n")
     done = packaged(

@@ -148,7 +148,14 @@ def test_a_reference_is_replaced_before_a_value_is_checked(tmp_path: Path) -> No
     )
 
 
-@pytest.mark.parametrize("dsn", ["${env:DSN}", "host=db dbname=shop password=${env:DSN}"])
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "${env:DSN}",
+        "host=db dbname=shop password=${env:DSN}",
+        "dbname=shop password=${vault:secret/data/shop#word}",
+    ],
+)
 def test_validate_and_plan_need_no_secret_of_source_or_sink(dsn: str) -> None:
     slot = [
         f"--set={each}" for each in (f"dsn={dsn}", f"target_dsn={dsn}", "publication=shop", "slot=penstock")
@@ -175,6 +182,14 @@ def test_the_secret_of_a_source_is_read_when_the_pipeline_is_built(
         build(launched[0])
     monkeypatch.setenv("NO_SUCH_HOST", "db.example.org")
     build(launched[0])
+
+
+def test_a_secret_of_a_secret_manager_is_refused_where_outputs_show_it() -> None:
+    done = penstock(
+        "validate", "spanner-to-files", *VALID, "--set", "lineage_log=${vault:secret/data/shop#log}"
+    )
+    assert done.exit_code == ExitCode.CONFIGURATION
+    assert "'lineage_log': ${vault:secret/data/shop#log} names a secret, and outputs show" in done.output
 
 
 def test_validate_creates_no_folder(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_pipeline_chooses_a_converter_by_its_name(name: str, converter: str) -
         ({"converter": "xml"}, "converter 'xml' does not exist: use one of json, avro, protobuf"),
         (
             {"converter": "avro", "registry_url": "mock://x", "registry_login": "me:secret"},
-            r"given as \$\{env:NAME\}",
+            r"given as a reference, such as \$\{env:NAME\}",
         ),
         (
             {"converter": "avro", "registry_url": "mock://x", "schemas_enable": "true"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,10 +9,6 @@ from typing import Any
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from google.cloud.spanner_v1.types import result_set, spanner
 
 from penstock.errors import SetupError
@@ -21,35 +16,9 @@ from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.client import Client
 from penstock.io.spanner.query import CURRENT_TIME, Query
 from penstock.io.spanner.source import ChangeStream, Connection
+from tests.support.certificates import certificate
 
 STREAM = ChangeStream("p", "i", "d", "Changes", 0, None)
-
-
-def certificate(folder: Path, name: str, issuer: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
-    """Write `name`.pem and `name`.key; without an issuer it is an authority. Return (name, key) to sign others."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.timezone.utc)
-    signed_by, signing_key = issuer or (subject, key)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(signed_by)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .sign(signing_key, hashes.SHA256())
-    )
-    (folder / f"{name}.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    (folder / f"{name}.key").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return subject, key
 
 
 def answer_session(request: bytes, context: Any) -> bytes:

@@ -105,6 +105,7 @@ def test_every_option_of_the_beam_source_is_one_here_or_is_left_out_by_name() ->
         ("postgresql://me@db/shop?password=hunter2", True),
         ("host=db dbname=shop password=${file:/run/secrets/shop}", False),
         ("postgresql://me:${env:SHOP_PASSWORD}@db/shop", False),
+        ("host=db dbname=shop password=${aws-secret:shop#password}", False),
         ("host=db dbname=shop user=me", False),
         ("${env:SHOP_DSN}", False),
     ],
