@@ -239,7 +239,7 @@ def _without_events(system: str, stream: Any, sink: Any, options: EventOptions) 
         return None
     names = {"database": stream.database, "stream": stream.publication}
     if isinstance(sink, WriteCheckedRows) and sink.rows is not None and sink.rows.rows_bucket is not None:
-        from penstock.io.postgres.arrow_rows import LogRows  # needs pyarrow, which the sink has asked for
+        from penstock.io.postgres.arrow_runs import LogRows  # needs pyarrow, which the sink has asked for
 
         return LogRows(sink.rows.rows_bucket, **names)
     if isinstance(sink, SendAfterCommit):

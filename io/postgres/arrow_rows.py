@@ -7,7 +7,6 @@ of each value, and Arrow reads the texts of a column at once. Needs the extra `a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -22,16 +21,12 @@ from penstock.event.keys import key_rules
 from penstock.event.model import Source, TableSchema
 from penstock.event.plain_types import plain_schema, plain_value
 from penstock.io.change_streams.lazy_records import parts_of
-from penstock.io.columnar.row_runs import MIN_ROWS, TableRows, runs_of_rows
 from penstock.io.postgres.column_types import text_reader
 from penstock.io.postgres.decode import new_row
 from penstock.io.postgres.events import OPS, EventConverter, sequence_of
 from penstock.io.postgres.initial_scan.copied_rows import NULL, CopiedRows, unescaped
-from penstock.io.postgres.logged_rows import KINDS, LoggedRows, neighbours_by_table
+from penstock.io.postgres.logged_rows import KINDS, LoggedRows
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, Row, Table
-
-Output = tuple[list[Any], list[int]]
-"""`BucketRun`s and events in order, and the event time of each in µs since 1970: of a run the earliest of its rows."""
 
 Texts = Sequence[Any]
 """The values of a column: texts, None for NULL, `UNCHANGED`; or an array of texts."""
@@ -55,55 +50,21 @@ _OPS = {first: str(OPS[kind]) for first, kind in KINDS.items()}
 _BOOLEANS = {"t": True, "f": False, None: None}
 
 
-class LogRows:
-    """Converts batches of the records of one database. Picklable.
+class TablesInArrow:
+    """Makes the change rows of records of one table at a time. Remembers each table."""
 
-    `bucket` is a function from a source, columns and an event time, in µs since 1970, to the bucket of the rows.
-    """
-
-    def __init__(
-        self, bucket: Callable[[Source, TableSchema, int], str], *, database: str = "", stream: str = ""
-    ) -> None:
-        self._bucket, self._database, self._stream = bucket, database, stream
-        self._convert = EventConverter("", database, stream)
+    def __init__(self, convert: EventConverter) -> None:
+        self._convert = convert
         self._tables: dict[Table, _TableRows | None] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        # What is known of the tables is made again in the worker.
-        return {**self.__dict__, "_convert": EventConverter("", self._database, self._stream), "_tables": {}}
+    def rows(self, table: Table, records: Sequence[LogRecord]) -> pa.Table | None:
+        """Return the records of a table as change rows; None: they must be made from events.
 
-    def __call__(self, records: Sequence[LogRecord], times_us: Sequence[int]) -> Output:
-        """Return the records as `BucketRun`s, and as events where they are few or have no short way.
-
-        Raises:
-            ValueError: a value does not have the form of its type; the message names table and column, not the value.
+        The old row of an update is whole only with the replica identity FULL: values that the server did not send are
+        null in it.
         """
-        made: Output = [], []
-        if isinstance(records, CopiedRows):
-            self._add(made, records.table, records, times_us)
-            return made
-        start = 0
-        for table, neighbours in neighbours_by_table(records):
-            end = start + len(neighbours)
-            self._add(made, table, neighbours, times_us[start:end])
-            start = end
-        return made
-
-    def _add(
-        self, made: Output, table: Table | None, records: Sequence[LogRecord], times_us: Sequence[int]
-    ) -> None:
-        elements, event_times = made
-        plan = self._find(table) if table is not None and len(records) >= MIN_ROWS else None
-        if plan is not None and (rows := plan.rows(records)) is not None:
-            table_rows = TableRows(plan.source, rows)
-            for run in runs_of_rows(table_rows, times_us, partial(self._bucket, plan.source, plan.schema)):
-                elements.append(run)
-                event_times.append(min(run.times_us))
-            return
-        for record, time_us in zip(records, times_us, strict=True):
-            for event in self._convert(record):
-                elements.append(event)
-                event_times.append(time_us)
+        plan = self._find(table)
+        return None if plan is None else plan.rows(records)
 
     def _find(self, table: Table) -> _TableRows | None:
         if table not in self._tables:

@@ -216,6 +216,21 @@ class LoggedRows(LazyRecords[LogRecord]):
         )
 
 
+def chosen_records(
+    records: Sequence[LogRecord], wanted: Callable[[LogTransaction | None, Table | None], bool]
+) -> Sequence[LogRecord] | None:
+    """Return the records of some transactions and tables; None if there are none. `LoggedRows` stay such."""
+    kept: list[Sequence[LogRecord]] = []
+    for part in parts_of(records):
+        if isinstance(part, LoggedRows):
+            chosen: Sequence[LogRecord] | None = part.chosen(wanted)
+        else:
+            chosen = [record for record in part if wanted(record.transaction, record.table)]
+        if chosen:
+            kept.append(chosen)
+    return joined(kept) if kept else None
+
+
 def neighbours_by_table(
     records: Sequence[LogRecord],
 ) -> Iterator[tuple[Table | None, Sequence[LogRecord]]]:

@@ -1,6 +1,6 @@
 """A closed part of a slot's log. Pure.
 
-    for record in records_of(LogSlice(start, end), client.pull(…), TransactionReader(…)):
+    for records in records_of(LogSlice(start, end), client.pull(…), TransactionReader(…)):
         …
 
 A transaction belongs to the slice in which it *ends*: `start` < end of its commit record <= `end`. The server names the
@@ -20,12 +20,15 @@ commit, so nothing says whether the end of a slice is before or in their record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import DecodeError
+from penstock.io.change_streams.lazy_records import joined
 from penstock.io.postgres import messages as log
 from penstock.io.postgres.decode import decode
+from penstock.io.postgres.log_decoder import LogDecoder
+from penstock.io.postgres.logged_rows import LoggedRows
 from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.spool import Spool
 from penstock.io.postgres.transactions import TransactionReader
@@ -34,6 +37,9 @@ _BEGIN, _COMMIT = b"BC"
 _DESCRIBES = frozenset(b"RY")
 _OTHERS = frozenset(b"SEcAbPKpr")
 """First bytes of the messages of streamed and prepared transactions, which no slice asks for."""
+GROUP_MESSAGES, GROUP_BYTES = 5_000, 8 << 20
+"""The most messages that are decoded together, and their size in bytes, besides one large message."""
+_Message = tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +55,30 @@ class LogSlice:
 
 
 def records_of(
-    part: LogSlice, messages: Iterable[tuple[int, bytes]], reader: TransactionReader
-) -> Iterator[LogRecord]:
-    """Yield the records of a slice, in the order of the log.
+    part: LogSlice, messages: Iterable[_Message], reader: TransactionReader
+) -> Iterator[Sequence[LogRecord]]:
+    """Yield the records of a slice in groups, in the order of the log. No group is empty.
 
-    `messages`: messages of a slot in version 1 of the protocol, from a position at or before the slice's start.
+    `messages`: messages of a slot in version 1 of the protocol, from a position at or before the slice's start. Rows
+    are not decoded before the records are asked for; see `LoggedRows`.
 
     Raises:
         DecodeError: a message is damaged, or belongs to a streamed or prepared transaction.
     """
+    decoder = LogDecoder(reader)
+    for group in _groups(_messages_of(part, messages)):
+        parts: list[Sequence[LogRecord]] = []
+        for step, _ in decoder.read_all(group):
+            if isinstance(step, LoggedRows):
+                parts.append(step)
+            elif isinstance(step, LogRecord):
+                parts.append([step])
+        if parts:
+            yield joined(parts)
+
+
+def _messages_of(part: LogSlice, messages: Iterable[_Message]) -> Iterator[_Message]:
+    """Yield the messages of the slice's transactions, and the descriptions of tables in earlier ones."""
     kept: Spool | None = None
     try:
         for lsn, payload in messages:
@@ -72,7 +93,10 @@ def records_of(
             if kind == _COMMIT:
                 commit = decode(payload)
                 assert isinstance(commit, log.Commit)
-                yield from _transaction(reader, kept, is_inside=part.has(commit.end_lsn))
+                is_inside = part.has(commit.end_lsn)
+                for message in kept.messages():
+                    if is_inside or message[1][0] in _DESCRIBES:
+                        yield message
                 kept.close()
                 kept = None
                 # Transactions come in the order of their commits.
@@ -83,13 +107,15 @@ def records_of(
             kept.close()
 
 
-def _transaction(reader: TransactionReader, kept: Spool, *, is_inside: bool) -> Iterator[LogRecord]:
-    for lsn, payload in kept.messages():
-        if is_inside or payload[0] in _DESCRIBES:
-            yield from _records(reader, lsn, payload)
-
-
-def _records(reader: TransactionReader, lsn: int, payload: bytes) -> Iterator[LogRecord]:
-    for step in reader.read(lsn, decode(payload)):
-        if isinstance(step, LogRecord):
-            yield step
+def _groups(messages: Iterable[_Message]) -> Iterator[list[_Message]]:
+    """Divide messages into groups of at most `GROUP_MESSAGES` and about `GROUP_BYTES`."""
+    group: list[_Message] = []
+    size = 0
+    for message in messages:
+        group.append(message)
+        size += len(message[1])
+        if len(group) == GROUP_MESSAGES or size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

@@ -6,7 +6,7 @@ The rules are in `slice`. The slot is peeked, and moves only when a slice was pr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,8 +14,9 @@ from penstock.errors import PositionLostError, SetupError, UnavailableError
 from penstock.extras import extra_packages
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.status import UnreachableError
+from penstock.io.postgres.logged_rows import chosen_records
 from penstock.io.postgres.preflight import SLOT, Slot, check_slot, check_source, source_tables
-from penstock.io.postgres.record import LogRecord, Table, format_lsn
+from penstock.io.postgres.record import LogRecord, LogTransaction, Table, format_lsn
 from penstock.io.postgres.slice import LogSlice, records_of
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.io.postgres.transactions import TransactionReader
@@ -83,8 +84,8 @@ class SliceReader:
                 "checkpointLocation"
             )
 
-    def read(self, part: LogSlice) -> Iterator[LogRecord]:
-        """Yield the records of a slice.
+    def read(self, part: LogSlice, start: int = 0) -> Iterator[Sequence[LogRecord]]:
+        """Yield the records of a slice in groups that are not empty, without transactions before `start` (nanoseconds).
 
         Until the first record, a server that does not answer, or a slot that another task holds, is asked again.
 
@@ -97,9 +98,9 @@ class SliceReader:
         while True:
             has_records = False
             try:
-                for record in self._read_once(part):
+                for records in self._read_once(part, start):
                     has_records = True
-                    yield record
+                    yield records
                 return
             except UnreachableError as error:
                 if has_records:
@@ -107,18 +108,21 @@ class SliceReader:
                 backoff.failed(str(error), self.unavailable_seconds)
                 time.sleep(backoff.remaining_pause())
 
-    def _read_once(self, part: LogSlice) -> Iterator[LogRecord]:
+    def _read_once(self, part: LogSlice, start: int) -> Iterator[Sequence[LogRecord]]:
+        def wanted(transaction: LogTransaction | None, table: Table | None) -> bool:
+            is_selected = table is None or self.selection.has(table.schema, table.name)
+            return is_selected and (transaction is None or transaction.commit_timestamp >= start)
+
         self.check_position(part.start)
         with self._client() as client, self._client() as copying:
             client.take_slot()
-            reader = TransactionReader(client.describe_table, client.near_transaction_id(), 0)
+            reader = TransactionReader(
+                client.describe_table, client.near_transaction_id(), 0, has_own_times=True
+            )
             with copying.pull(_WHOLE_LOG, end=part.end) as messages:
-                for record in records_of(part, messages, reader):
-                    if record.table is None or self._reads(record.table):
-                        yield record
-
-    def _reads(self, table: Table) -> bool:
-        return self.selection.has(table.schema, table.name)
+                for records in records_of(part, messages, reader):
+                    if (chosen := chosen_records(records, wanted)) is not None:
+                        yield chosen
 
     def commit(self, end: int) -> None:
         """Let the server remove its log before a position. The slot is never moved back."""

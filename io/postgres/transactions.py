@@ -64,12 +64,16 @@ class TransactionReader:
         watermark: int,
         previous_end_lsn: int = 0,
         to_text: Callable[[Table, log.Row], log.Row] | None = None,
+        *,
+        has_own_times: bool = False,
     ) -> None:
         """`near_xid`: a 64-bit transaction id of about now. `watermark`: the event timestamp so far, nanoseconds.
 
         `previous_end_lsn`: where the last transaction ended that was read before; 0 if none was read. `to_text`: turns
-        rows in binary form into rows of texts; None: the server sends texts.
+        rows in binary form into rows of texts; None: the server sends texts. `has_own_times`: the event timestamp of a
+        record is the time of its commit, also if an earlier transaction has a later one.
         """
+        self._has_own_times = has_own_times
         self._describe_table, self._to_text = describe_table, to_text
         self._near_xid = near_xid
         self._event_timestamp = watermark
@@ -215,7 +219,7 @@ class TransactionReader:
         self._begin = begin
         self._near_xid = widen_transaction_id(begin.xid, self._near_xid)
         commit = nanoseconds(begin.commit_us)
-        self._event_timestamp = max(self._event_timestamp, commit)
+        self._event_timestamp = commit if self._has_own_times else max(self._event_timestamp, commit)
         self._transaction = LogTransaction(
             self._near_xid, begin.final_lsn, commit, previous_end_lsn=self._previous_end_lsn
         )

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import uuid4
 
-import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import UsageError
-from penstock.event.model import ChangeEvent, TableSchema
+from penstock.event.model import ChangeEvent, Op, TableSchema
 from penstock.io.change_streams.arguments import in_range
+from penstock.io.postgres.arrow_rows import TablesInArrow
 from penstock.io.postgres.events import EventConverter, table_schema
+from penstock.io.postgres.logged_rows import neighbours_by_table
 from penstock.io.postgres.names import checked_slot, database_of
 from penstock.io.postgres.options import PostgresStreamOptions
-from penstock.io.postgres.record import format_lsn, parse_lsn
+from penstock.io.postgres.record import LogRecord, Table, format_lsn, parse_lsn
 from penstock.io.postgres.slice import LogSlice
 from penstock.io.postgres.slice_reader import SliceReader
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.options import options
 from penstock.spark.options import REFUSED, SNAPSHOTS, SliceOptions, read_options
-from penstock.spark.source import Offset, PenstockDataSource, require_same_stream
+from penstock.spark.source import ArrowEvents, Offset, PenstockDataSource, require_same_stream
 from penstock.tables import TableSelection
 from penstock.timestamps import nanoseconds
 
@@ -39,6 +42,8 @@ _LEFT_OUT = (
     | SNAPSHOTS
     | REFUSED
 )
+_MIN_ROWS = 32
+"""Fewer rows are not worth an Arrow batch of their own."""
 
 
 @options
@@ -114,11 +119,13 @@ class PostgresSlices:
     def read(self, part: LogSlice) -> Iterator[Sequence[ChangeEvent]]:
         stream = self.reader.stream
         convert = EventConverter("", stream.database, stream.publication)
-        for record in self.reader.read(part):
-            if record.transaction is not None and record.transaction.commit_timestamp < self.start:
-                continue
-            if self.table is None or (record.table is not None and str(record.table) == self.table):
-                yield [_with_own_time(event) for event in convert(record)]
+        in_arrow = TablesInArrow(convert)
+        for records in self.reader.read(part, self.start):
+            for table, neighbours in neighbours_by_table(records):
+                if table is None and self.table is None:  # messages of applications
+                    yield _events(convert, neighbours)
+                elif table is not None and self.table in (None, str(table)):
+                    yield _RowsOfTable(table, neighbours, convert, in_arrow)
 
     def commit(self, end: Offset) -> None:
         self.reader.commit(self._lsn(end))
@@ -127,13 +134,37 @@ class PostgresSlices:
         return self.first(None), self.last()
 
 
-def _with_own_time(event: ChangeEvent) -> ChangeEvent:
-    """Return the event with the time of its commit: a time that never falls would depend on where a slice begins."""
-    committed = event.transaction.committed if event.transaction is not None else None
-    if event.transaction is None or committed is None:
-        return event
-    transaction = msgspec.structs.replace(event.transaction, committed=None)
-    return msgspec.structs.replace(event, timestamp=committed, transaction=transaction)
+class _RowsOfTable(ArrowEvents):
+    """Neighbours of one table in the log."""
+
+    def __init__(
+        self, table: Table, records: Sequence[LogRecord], convert: EventConverter, in_arrow: TablesInArrow
+    ) -> None:
+        self._table, self._records = table, records
+        self._convert, self._in_arrow = convert, in_arrow
+
+    def change_rows(self) -> pa.Table | None:
+        if len(self._records) < _MIN_ROWS:
+            return None
+        rows = self._in_arrow.rows(self._table, self._records)
+        # Otherwise the old row of an update has the columns of the identity only.
+        if rows is None or self._table.replica_identity == "FULL":
+            return rows
+        has_old = pc.and_(pc.equal(rows.column("op"), str(Op.UPDATE)), pc.is_valid(rows.column("before")))
+        return None if pc.any(has_old).as_py() else rows
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[ChangeEvent]:
+        return iter(_events(self._convert, self._records))
+
+    def __getitem__(self, index: Any) -> Any:
+        return _events(self._convert, self._records)[index]
+
+
+def _events(convert: EventConverter, records: Sequence[LogRecord]) -> list[ChangeEvent]:
+    return [event for record in records for event in convert(record)]
 
 
 def slices_of(options: PostgresSourceOptions) -> PostgresSlices:

@@ -32,6 +32,17 @@ Offset = dict[str, Any]
 """A position between two slices, as Spark stores it: texts, integers and further mappings."""
 
 
+class ArrowEvents(Sequence[ChangeEvent]):
+    """Events of one table that are made when they are asked for, because most have a shorter way to Arrow."""
+
+    def change_rows(self) -> Any:
+        """Return them as change rows (`penstock.event.change_rows`), with whole old rows.
+
+        None: there is no such way.
+        """
+        raise NotImplementedError
+
+
 class SlicedStream(Protocol):
     """A change stream that is read in slices. Picklable."""
 
@@ -127,8 +138,8 @@ class PenstockDataSource(DataSource):
         """Return the schema of the rows. With a table, the service is asked for its columns."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
+        from penstock.event.change_feed import change_feed_schema, rows_schema
         from penstock.io.spark.json_rows import json_schema
-        from penstock.spark.rows import change_feed_schema, rows_schema
 
         rows = self.rows()
         if rows is not None:

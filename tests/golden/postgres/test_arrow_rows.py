@@ -21,9 +21,9 @@ from penstock.io.columnar import row_runs
 from penstock.io.columnar.block_events import schema_of
 from penstock.io.columnar.row_runs import EventRows, rows_of_block
 from penstock.io.files.layout import Layout
-from penstock.io.postgres import arrow_rows
+from penstock.io.postgres import arrow_runs
 from penstock.io.postgres import messages as m
-from penstock.io.postgres.arrow_rows import LogRows
+from penstock.io.postgres.arrow_runs import LogRows
 from penstock.io.postgres.catalog import describe
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.initial_scan.copied_rows import CopiedRows
@@ -58,7 +58,7 @@ COLUMNS = {
 @pytest.fixture(scope="module", autouse=True)
 def runs_of_few_rows() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (row_runs, arrow_rows):
+        for module in (row_runs, arrow_runs):
             patch.setattr(module, "MIN_ROWS", MIN_ROWS)
         yield
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import DecodeError, PositionLostError, SetupError
+from penstock.event.change_feed import change_feed
 from penstock.io.ydb import slice_reader
-from penstock.spark.rows import change_feed
 from penstock.spark.ydb import YdbDataSource, YdbSlices
 from penstock.timestamps import format_timestamp
 from tests.integration.ydb.conftest import Table, Writers

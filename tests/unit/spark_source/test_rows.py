@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import UsageError
+from penstock.event.change_feed import change_feed_schema
 from penstock.event.column_types import ColumnType, Kind
 from penstock.event.model import ChangeEvent, Column, Image, Op, Source, TableSchema, Version
 from penstock.io.spark.json_rows import json_schema
-from penstock.spark.rows import BATCH_EVENTS, batches, change_feed_schema
+from penstock.spark.rows import BATCH_EVENTS, batches
 
 TABLE = TableSchema(
     (

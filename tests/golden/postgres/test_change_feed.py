@@ -1,0 +1,77 @@
+"""The change feed of PostgreSQL's log without events in between: the rows are those that are made of events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+
+from penstock.errors import UnwritableError
+from penstock.event.arrow import _plain
+from penstock.event.change_feed import change_feed_schema
+from penstock.io.postgres.arrow_rows import TablesInArrow
+from penstock.io.postgres.events import EventConverter
+from penstock.io.postgres.record import ChangeKind, LogRecord
+from penstock.spark.postgres import _MIN_ROWS, _RowsOfTable
+from penstock.spark.rows import batches
+from tests.golden.postgres.history import as_logged
+from tests.golden.postgres.test_arrow_rows import COLUMNS, TRANSACTION, histories, insert, table
+
+
+def group(records: Sequence[LogRecord]) -> _RowsOfTable:
+    convert = EventConverter("", "history", "changes")
+    of = records[0].table
+    assert of is not None
+    return _RowsOfTable(of, records, convert, TablesInArrow(convert))
+
+
+def feed(events: Sequence[Any], of: Any) -> list[str] | str:
+    """Return the rows as texts, or the error that they are."""
+    shape = change_feed_schema(EventConverter().source_and_schema(of)[1], "t")
+    try:
+        found = list(batches([events], shape))
+    except UnwritableError as error:
+        return str(error)
+    # As text: NaN equals itself, and the types of values count. Dates are numbers: Python has not all of them.
+    return [
+        repr(row)
+        for batch in found
+        for row in zip(*(_plain(column).to_pylist() for column in batch.columns), strict=True)
+    ]
+
+
+@settings(max_examples=60)
+@given(histories())
+def test_the_feed_of_the_log_equals_the_feed_of_its_events(history: Any) -> None:
+    of, few = history
+    many = [record for record in few for _ in range(_MIN_ROWS)]
+    expected = feed(list(group(many)), of)
+    assert feed(group(many), of) == expected
+    if not any(record.kind is ChangeKind.READ for record in many):
+        parts = as_logged(many)
+        assert [row for part in parts for row in feed(group(part), of)] == (
+            [row for part in parts for row in feed(list(group(part)), of)]
+        )
+
+
+def test_inserts_and_whole_old_rows_become_no_events() -> None:
+    (inserted,) = as_logged([insert(table("d"), number) for number in range(_MIN_ROWS)])
+    assert group(inserted).change_rows() is not None
+    assert inserted._records is None, "records were made"
+    row = ("1", *[None] * (len(COLUMNS) - 1))
+    updates = [
+        LogRecord(ChangeKind.UPDATE, 0, TRANSACTION, n, n, False, table("f"), row, row, True)
+        for n in range(_MIN_ROWS)
+    ]
+    assert group(updates).change_rows() is not None
+    assert len(feed(group(updates), updates[0].table)) == 2 * _MIN_ROWS
+
+
+def test_an_old_row_with_its_key_only_takes_the_way_of_events() -> None:
+    new, old = (("1", *[None] * (len(COLUMNS) - 1)), ("2", *[None] * (len(COLUMNS) - 1)))
+    updates = [
+        LogRecord(ChangeKind.UPDATE, 0, TRANSACTION, n, n, False, table("d"), new, old, False)
+        for n in range(_MIN_ROWS)
+    ]
+    assert group(updates).change_rows() is None
