@@ -48,8 +48,10 @@ OPTIONS = [
     (ChannelOptions.SingleThreadedUnaryStream, 1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
+    # A stream has no deadline, so only keepalives notice a connection that died while nothing changed.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # The pauses are decided by `Backoff`. gRPC would by default add its own, up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),

@@ -236,6 +236,7 @@ def _raw(make: type[AddToCell] | type[MergeToCell]) -> Callable[[_Numbers, _Text
     return lambda n, t: make(next(t).decode(), next(t), next(n), next(t))
 
 
+# Arguments are evaluated from left to right, so the calls of `next` follow the order in which `_write` appends.
 _SHAPES: dict[int, tuple[int, int, Callable[[_Numbers, _Texts], Entry]]] = {
     _SET: (1, 3, lambda n, t: set_cell(next(t).decode(), next(t), next(n), next(t))),
     _DELETE: (2, 2, lambda n, t: DeleteCells(next(t).decode(), next(t), next(n), next(n))),

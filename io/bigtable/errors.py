@@ -94,6 +94,8 @@ _DISABLED: _Answer = (
     "--change-stream-retention-period=7d`. Changes from before are lost: start with a new checkpoint folder",
 )
 
+# The service has one status for several causes, and its text tells them apart. The first entry that fits decides, so
+# an entry without texts is the last of its status.
 _KNOWN: dict[str, tuple[tuple[tuple[str, ...], _Answer | dict[bool, _Answer]], ...]] = {
     "OUT_OF_RANGE": (((), _TOO_OLD),),
     "FAILED_PRECONDITION": (

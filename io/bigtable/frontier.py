@@ -312,7 +312,6 @@ class Frontier:
             raise ValueError("join needs the parts of one frontier: at least one, all of the same stream")
         row_range, end = parts[0].row_range, parts[0].end
         segments = _sorted([segment for part in parts for segment in part.segments])
-        # Parts without segments are not in the residuals. Keys that no part holds have been read to the end.
         # Parts without work are not in the residuals. Wanted keys without a segment were read to the end in one of
         # them.
         gone = missing(row_range, [segment.range for segment in segments])
@@ -349,12 +348,14 @@ class Frontier:
         common = target.intersection(self.row_range)
         if common is None or not self.finished:
             return common is not None
+        # `finished` is united, so keys that were all read are in one of its ranges.
         number = bisect_right(self.finished, common.start, key=lambda part: part.start) - 1
         return number < 0 or not self.finished[number].covers(common)
 
     def _families(self) -> list[list[Segment]]:
         """Group the segments whose keys or targets overlap."""
         families: list[tuple[KeyRange, list[Segment]]] = []
+        # In the order of the targets, the next segment can only overlap the last family.
         for segment in sorted(self.segments, key=lambda segment: (segment.target, segment.range)):
             span = segment.target
             if families and families[-1][0].intersection(span):
@@ -411,6 +412,7 @@ def _fillers(waiting: Iterable[Segment], holding: Iterable[Segment]) -> list[Seg
     for segment in waiting:
         for hole in missing(segment.target, held):
             fillers.append(Segment(hole, None, segment.watermark, hole))
+            # Targets may overlap, and keys that two of them include get one segment.
             held.append(hole)
     return fillers
 

@@ -63,6 +63,7 @@ def tiles(whole: KeyRange, parts: Sequence[KeyRange]) -> bool:
     """Return whether `parts` cover `whole` exactly, without gaps and without overlaps."""
     at, ended = whole.start, False
     for part in sorted(parts):
+        # After a part without an end, `at` is also the first key, and would accept a part that begins there.
         if ended or part.start != at:
             return False
         at, ended = part.end, not part.end

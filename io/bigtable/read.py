@@ -93,6 +93,7 @@ class ReadBigtableFn(ReadChangeStreamFn):
         return StreamPool(client, settings.limits, select, stream.end is not None)
 
     def stream_from_now(self, element: ChangeStream) -> Frontier:
+        # Rounded as the service rounds: otherwise changes could come from before the first watermark.
         now = time.time_ns() // 1000 * 1000
         return Frontier.starting_at(now, self.check(element), element.row_range, element.end)
 

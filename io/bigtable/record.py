@@ -138,6 +138,7 @@ class ChangeStreamMutation(_MaybeReceived):
     def __repr__(self) -> str:  # without row key and values, which are user data
         return f"<{self.type} change with {entry_count(self)} entries at {format_timestamp(self.commit_timestamp)}>"
 
+    # Hidden from mypy, which would otherwise accept every attribute name.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> tuple[Entry, ...]:

@@ -37,6 +37,7 @@ class ReopenSchedule:
         """Return the ranges to re-open now, given all waiting segments (range to target), in order of their keys."""
         now = self._clock()
         due = [part for part, target in sorted(waiting.items()) if self._is_due((part, target), now)]
+        # Kept for a while: a segment that the service sends back to the same target waits again, twice as long.
         if len(self._waits) > len(waiting):
             self._forget(now - 2 * max(MAX_WAIT_SECONDS, self._first))
         return due
@@ -44,6 +45,7 @@ class ReopenSchedule:
     def _is_due(self, key: tuple[KeyRange, KeyRange], now: float) -> bool:
         wait = self._waits.setdefault(key, _Wait(self._first, None, now))
         wait.seen = now
+        # Set when the segment waits again, so that the time in which it was read does not count.
         if wait.due is None:
             wait.due = now + wait.pause
         if now < wait.due:

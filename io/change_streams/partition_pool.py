@@ -174,6 +174,7 @@ class PartitionPool(ABC):
         try:
             while self._look_after_readers():
                 self._wake.wait(max(0.0, self._wakes_at - time.monotonic()))
+                # A wake-up before this line is not lost: the next look sees the cause.
                 self._wake.clear()
         except BaseException as error:  # whatever it is, the next bundle raises it
             with self.ahead.lock:

@@ -438,6 +438,7 @@ class _BatchOutputs(_Outputs):
         if not _NOT_BATCHED.isdisjoint(map(type, records)):
             others = [self._output(record) for record in records if type(record) in _NOT_BATCHED]
             records = [record for record in records if type(record) not in _NOT_BATCHED]
+        # Invariant: single records go to the last part, a list that grows until lazy records follow it.
         if records and not self._single:
             self._parts.append(self._single)
         self._single += records

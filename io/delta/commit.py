@@ -269,6 +269,7 @@ class DeltaCommit(LogCommit):
         if self.are_new:
             self.append(written)
             return
+        # A version that gets its end is written again, in place of itself.
         on = f"t.{KEY} = s.{KEY} and t.{VERSION} = s.{VERSION}"
         merge = self._merge(written, change, on, self.properties())
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
@@ -308,6 +309,7 @@ def is_plain(table: Any) -> bool:
     )
     # delta-rs knows how values of other types are written in the log.
     divisible = are_plain(table_schema_of(table), table.metadata().partition_columns)
+    # An invariant is in the metadata of its column. The feature alone says only that there may be some.
     return plain and divisible and _INVARIANTS not in table.schema().to_json()
 
 

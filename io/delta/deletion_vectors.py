@@ -87,6 +87,7 @@ def vectors_of(rows: Sequence[Positions], id_: uuid.UUID) -> tuple[str, bytes, l
     for positions in rows:
         data = encode(positions)
         parts += [_LENGTH.pack(len(data)), data, _LENGTH.pack(zlib.crc32(data))]
+        # The offset is the one of the length before the data, and the size is the one of the data alone.
         vectors.append(Vector("u", FOLDER + to_z85(id_.bytes), len(data), len(positions), offset))
         offset += len(data) + 2 * _LENGTH.size
     return f"{FOLDER}/deletion_vector_{id_}.bin", b"".join(parts), vectors
@@ -99,6 +100,7 @@ def rows_in(vector: Vector, file: bytes) -> Positions:
         UsageError: the file does not have the vector.
     """
     if vector.storage_type == "i":
+        # Five characters have four bytes, so the last ones may be padding.
         return decode(from_z85(vector.path_or_inline_dv)[: vector.size_in_bytes])
     begin = (vector.offset or 0) + _LENGTH.size
     end = begin + vector.size_in_bytes

@@ -53,6 +53,7 @@ def commits_before(folder: DeltaFolder, newest: int, writer: str, to_us: int) ->
     known: set[int] = set()
     following = newest
     for number, entry in _entries(folder, newest):
+        # Invariant: `following` is the next older version that counts. A rewind skips what it has undone.
         if number > following:
             continue
         actions = decoded(entry)
@@ -71,6 +72,7 @@ def _entries(folder: DeltaFolder, newest: int) -> Iterator[tuple[int, bytes]]:
     for last in range(newest, -1, -_AT_ONCE):
         numbers = range(last, max(last - _AT_ONCE, -1), -1)
         found = in_parallel(lambda number: _entry(folder, number), numbers)
+        # The log is cleaned up from its beginning, so there is nothing before an entry that is missing.
         yield from takewhile(lambda each: each[1], zip(numbers, found, strict=True))
         if not all(found):
             return

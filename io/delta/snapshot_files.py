@@ -49,6 +49,7 @@ class SnapshotFiles:
     def forget(self) -> None:
         """Forget what was read: the open table has another snapshot now."""
         for name in ("stored", "gone", "_shape"):
+            # Where `cached_property` keeps its value: without one it computes it again.
             self.__dict__.pop(name, None)
 
     @cached_property
@@ -60,6 +61,7 @@ class SnapshotFiles:
     @cached_property
     def gone(self) -> dict[str, Positions]:
         marked = [(each.path, each.deletion_vector) for each in self.stored if each.deletion_vector]
+        # A commit writes the vectors of all its data files to one file, which is read once.
         paths = sorted({path for _, vector in marked if (path := vector.path)})
         contents = dict(zip(paths, in_parallel(self.folder.read, paths), strict=True))
         return {path: rows_in(vector, contents.get(vector.path or "", b"")) for path, vector in marked}

@@ -42,6 +42,7 @@ def delete_dead_vectors(
     # A person who has written an interval of another form gets no file deleted.
     if retention_ms is None:
         return
+    # A file that the sink has not created counts as new, and stays.
     old = [name for name in folder.vector_names() if (created_ms(name) or now_ms) < now_ms - retention_ms]
     if old:
         needed = {*_paths(vectors), *_paths(_removed_in(folder))}

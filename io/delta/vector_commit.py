@@ -118,6 +118,7 @@ class VectorCommit(RowCommit, DeltaCommit):
             self.append(rows)
             return
         if alters:
+            # A commit before the one of the rows. After a crash between the two the table has the columns already.
             self.add_columns(rows.schema)
         actions = transactions_of(entries.transactions)
         parts = by_partition(self.divisible(rows), self.table.metadata().partition_columns)
@@ -135,6 +136,7 @@ class VectorCommit(RowCommit, DeltaCommit):
     def _removals(self, removed: Mapping[str, Positions]) -> Iterator[Action]:
         """Write the vectors of files that lose rows, and yield their entries. A file without rows is removed."""
         stored = {each.path: each for each in self.files.stored}
+        # A data file has one vector, so the new one also has the rows that were deleted before.
         rows = joined([removed, {path: self.files.gone.get(path, NO_ROWS) for path in removed}])
         kept = [path for path, positions in rows.items() if len(positions) < self.files.rows(stored[path])]
         now_ms = _now_ms()
@@ -144,6 +146,7 @@ class VectorCommit(RowCommit, DeltaCommit):
             return
         name, content, vectors = vectors_of([rows[path] for path in kept], new_id(now_ms))
         self.files.folder.create(name, [content])
+        # Durable before the entry of the log names it, as is each new data file.
         self.files.folder.sync([name])
         for path, vector in zip(kept, vectors, strict=True):
             yield Action(add=_with_vector(stored[path], vector, self.files.rows(stored[path])))
@@ -190,6 +193,7 @@ class VectorCommit(RowCommit, DeltaCommit):
     def _after(self, version: int) -> None:
         """Do what delta-rs does after its own commits: a checkpoint in intervals, and the clean-up of the log."""
         configuration = self.table.metadata().configuration
+        # A process that ends before this leaves one checkpoint out, and the next interval makes one.
         if (version + 1) % int(configuration.get(_CHECKPOINTS, "100")):
             return
         self.table.update_incremental()

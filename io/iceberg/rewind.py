@@ -42,6 +42,7 @@ def with_mark(transaction: Any, properties: Mapping[str, str], mark: Mark) -> No
     writer = f"{mark.sink}/{mark.job}"
     name = f"{COMPLETE}{writer}/{mark.record:012d}"
     transaction.set_properties({name: mark.encoded.decode()})
+    # Only lower numbers: a driver that was paused removes no newer mark, and readers take the highest number.
     transaction.remove_properties(*[each for each in marks_of(properties, writer) if each < name])
 
 

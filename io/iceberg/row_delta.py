@@ -108,6 +108,7 @@ class RowDelta(_SnapshotProducer["RowDelta"]):
         held = [each for each in self._held if each.file.content == kind and each.entries]
         removed = {each.file_path for each in self._deleted_data_files}
         merged = _to_merge(held)
+        # By partition spec, because a manifest has files of one spec only.
         entries: dict[int, list[ManifestEntry]] = defaultdict(list)
         for file in self._added_data_files:
             if _is_delete(file) == (kind is ManifestContent.DELETES):
@@ -134,6 +135,7 @@ class RowDelta(_SnapshotProducer["RowDelta"]):
     ) -> ManifestEntry:
         return ManifestEntry.from_args(
             status=status,
+            # By the specification: the snapshot that added the file, or the one that deletes it.
             snapshot_id=held.snapshot_id
             if held is not None and status is ManifestEntryStatus.EXISTING
             else self._snapshot_id,
@@ -181,6 +183,7 @@ def remove_rows(delta: RowDelta, files: SnapshotFiles, removed: Mapping[str, Pos
     for path, positions in removed.items():
         if len(positions) + len(files.gone.get(path, NO_ROWS)) == data[path].record_count:
             delta.delete_data_file(data[path])
+    # A file with deletes may concern several data files. If one of them is removed, all deletes are written again.
     joins = len(files.deletes) >= DELETE_FILES or bool(delta._deleted_data_files)
     rows = joined([files.gone, removed]) if joins else removed
     if joins:
@@ -198,6 +201,7 @@ def remove_rows(delta: RowDelta, files: SnapshotFiles, removed: Mapping[str, Pos
 def _delete_file(table: Any, spec_id: int, partition: Any, rows: Mapping[str, Positions]) -> DataFile:
     """Write a file with position deletes; `rows` are by path, in ascending order."""
     paths, counts = list(rows), [len(each) for each in rows.values()]
+    # Each path once, with a number for each row: a list of texts would repeat the path for every position.
     codes = np.repeat(np.arange(len(paths), dtype=np.int32), counts)
     column = pa.DictionaryArray.from_arrays(codes, pa.array(paths)).cast(pa.string())
     positions = np.concatenate(list(rows.values()))

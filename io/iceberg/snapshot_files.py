@@ -120,6 +120,7 @@ class SnapshotFiles:
         if not len(paths):
             return []
         codes = np.asarray(paths.indices)
+        # One sort for all paths. It is stable, so the positions of a path keep their order.
         order = np.argsort(codes, kind="stable")
         positions = rows.column(_POSITION).to_numpy()[order]
         ends = np.searchsorted(codes[order], np.arange(len(paths.dictionary)), side="right")

@@ -283,6 +283,7 @@ def _errors(target: str) -> Iterator[None]:
 
     conflicts = (
         exceptions.CommitFailedException,
+        # Nothing is known about this commit. The next try compares the ledger, and so finds out.
         exceptions.CommitStateUnknownException,
         exceptions.ValidationException,
     )
@@ -453,6 +454,7 @@ class _Commit(RowCommit, LogCommit):
 
         from penstock.io.iceberg.row_delta import RowDelta, remove_rows
 
+        # The commit has replaced the metadata of the handle, and with it what the handle had been prepared with.
         files = SnapshotFiles(_as_written_here(self.table))
         chosen = entries_to_rewrite(files)
         if not chosen:

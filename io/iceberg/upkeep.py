@@ -19,6 +19,7 @@ from penstock.io.iceberg.snapshot_files import SnapshotFiles
 
 def entries_to_rewrite(files: SnapshotFiles) -> list[Any]:
     """Return the data files of a snapshot to write again, which have one partition; none if there is nothing to do."""
+    # A data file belongs to one partition of one spec, so only files of the same one can be joined.
     partitions: dict[tuple[int, Any], list[FileSize]] = defaultdict(list)
     data = {each.data_file.file_path: each.data_file for each in files.data}
     for file in data.values():

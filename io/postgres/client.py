@@ -182,6 +182,7 @@ class Client:
         if self._connection.preview:
             return
         self.rows(
+            # The server refuses a position before the confirmed one, so the query leaves such a slot out.
             "select pg_replication_slot_advance(slot_name, %(lsn)s::pg_lsn) from pg_replication_slots "
             "where slot_name = "
             "%(slot)s and confirmed_flush_lsn < %(lsn)s::pg_lsn",
@@ -190,6 +191,7 @@ class Client:
 
     def describe_table(self, relation: log.Relation, types: dict[int, log.Type]) -> Table:
         """Return a table of the log with its column types and its primary key, which the catalogue knows."""
+        # The log names types that are not built in. One that is missing was created after the list was read.
         if self._types is None or any(oid not in self._types for oid in types):
             self._types = {oid: CatalogType(oid, *rest) for oid, *rest in self.rows(TYPES)}
         return describe(relation, self.rows(RELATION, (relation.oid,)), self._types)
@@ -336,6 +338,7 @@ class LogStream:
                         append((self._keep_alive(data), b""))
                 elif size < 0:
                     self._raise_end()
+                # The messages that are here are handed over before this waits for more.
                 elif arrived or not select.select([self._connection.socket], [], [], timeout)[0]:
                     break
                 else:

@@ -196,6 +196,7 @@ class StreamedCall:
             self._ask_at = self._asked_at + self._heartbeat_seconds
             now = self._client.now()
             self._clock.heard(now.timestamp)
+            # The older question stays until it is answered: the end of a busy log moves on, and would never be reached.
             self._now = self._now or now
             self._stream.send_status(ask=True)
 

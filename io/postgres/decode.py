@@ -115,6 +115,7 @@ def _short_texts(payload: bytes, at: int) -> Row | None:
     (count,) = _INT16(payload, at)
     if len(values) == count == len(texts) and not before:
         return tuple(values)
+    # The slower pass, for rows with NULLs or unchanged values: their marks have no length and stand between texts.
     values = [_MARKS.get(mark) for mark in before]
     marks = before
     for text in texts:
@@ -310,6 +311,7 @@ def _stream_commit(payload: bytes, in_stream: bool) -> StreamCommit:
 
 
 def _stream_abort(payload: bytes, in_stream: bool) -> StreamAbort:
+    # Position and time are sent only with parallel streaming, which needs version 4.
     if len(payload) == 9:
         return StreamAbort(*_STREAM_ABORT(payload, 1))
     _ended(payload, 25)

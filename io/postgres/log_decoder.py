@@ -100,6 +100,7 @@ class LogDecoder:
             whole, done = messages[start:end], end
             rows = len(whole) - 2 * found[0].count(b"B")
             # Asked here and not before: what comes before may begin a transaction, or a part of one for the spool.
+            # None prepared: each end would have to carry the oldest prepared position, which the reader does not know.
             if (
                 rows >= self._min_rows_of_whole
                 and self._spool is None

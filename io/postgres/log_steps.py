@@ -158,6 +158,7 @@ class LogSteps:
                 continue
             before: LoggedRows | None = None
             for own in rows.by_transaction():
+                # Only the last transaction of a batch comes with its end. Each one names the end of the one before.
                 if before is not None:
                     yield TransactionEnd(own.transactions[0].previous_end_lsn, before.newest), 0
                 yield from self._noted_apart(own, self.merge)
@@ -189,9 +190,11 @@ class LogSteps:
         watermark = max(self.watermark, rows.newest)
         if self._has_ended:
             return None
+        # All rows are on one side of the end: `_up_to_end` has divided them, or they are one transaction.
         if self._end is not None and watermark > self._end:
             return self._end_here()
         position, last = self.position, rows.transactions[-1]
+        # The end has no prepared transaction: the decoder makes a batch of transactions only while none is prepared.
         if rows.transactions[0] is not last:
             position = _after(position, TransactionEnd(last.previous_end_lsn, watermark))
         self.position = Position(position.lsn, rows.sequences[-1], *position[2:])

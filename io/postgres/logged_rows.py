@@ -104,6 +104,7 @@ class LoggedRows(LazyRecords[LogRecord]):
     def chosen(self, wanted: Callable[[LogTransaction, Table], bool]) -> LoggedRows | None:
         """Return the rows of some transactions and tables; None if there are none."""
         transaction = self.transactions[0]
+        # Within one transaction the answer depends on the table alone: one call for each table instead of each row.
         if self.transactions[-1] is transaction:
             some = {oid for oid, table in self.tables.items() if wanted(transaction, table)}
             if len(some) == len(self.tables):

@@ -356,6 +356,7 @@ class SchemaWatch:
         if before.tables == now.tables:  # the text stays the same, and so does the position
             return Look(known)
         now = msgspec.structs.replace(now, moves=self._moves(before, now))
+        # A look without a change keeps the old text in the position, so only this object knows how new that look was.
         before = Published(max(before.newest, newest), before.tables)
         found = differences(before, now, self._selection)
         texts = texts_of(

@@ -113,6 +113,7 @@ class SliceReader:
             is_selected = table is None or self.selection.has(table.schema, table.name)
             return is_selected and (transaction is None or transaction.commit_timestamp >= start)
 
+        # Before each attempt: a peek at a slot that has moved begins later, without an error.
         self.check_position(part.start)
         with self._client() as client, self._client() as copying:
             client.take_slot()

@@ -188,6 +188,7 @@ class SlotStream(PartitionStream):
                     self._cost.answered(self._clock())
                 elif self._is_late and not self._is_at_end:
                     call.hurry()
+                # No row of a snapshot may follow the end of the read.
                 if merge is not None and not (steps and type(steps[-1][2]) is Ended):
                     added = log.added(merge)
                     self.received_bytes += row_bytes(added)
@@ -220,6 +221,7 @@ class SlotStream(PartitionStream):
         self._new_warnings += look.warnings
 
     def _with_warnings(self, steps: list[PendingStep]) -> list[PendingStep]:
+        # If the step is not claimed, the checkpoint keeps the old tables, and the next reader has the same warnings.
         if steps and self._new_warnings:
             self._warnings.append((steps[0][2], self._new_warnings))
             self._new_warnings = []

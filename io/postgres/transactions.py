@@ -160,6 +160,7 @@ class TransactionReader:
                 commit: Any = decode(payload)
                 end = commit.end_lsn
                 size = len(rows) - len(transactions)
+                # At least one row, so the entry for the last row exists: the decoder puts no other transactions here.
                 assert self._transaction is not None
                 transactions += [self._transaction] * size
                 timestamps += [self._event_timestamp] * size
@@ -170,6 +171,7 @@ class TransactionReader:
                 self._previous_end_lsn = max(self._previous_end_lsn, end)
             else:
                 rows.append((lsn, payload))
+        # No message among these describes a table, so one description holds for all rows.
         tables = self._tables_of(rows)
         return (
             LoggedRows(tables, rows, transactions, timestamps, sequences, lasts),
@@ -219,6 +221,7 @@ class TransactionReader:
         self._begin = begin
         self._near_xid = widen_transaction_id(begin.xid, self._near_xid)
         commit = nanoseconds(begin.commit_us)
+        # The server reads its clock before it writes the commit, so times may fall in the order of the log.
         self._event_timestamp = commit if self._has_own_times else max(self._event_timestamp, commit)
         self._transaction = LogTransaction(
             self._near_xid, begin.final_lsn, commit, previous_end_lsn=self._previous_end_lsn
@@ -238,6 +241,7 @@ class TransactionReader:
         held, self._held = self._held, None
         end = TransactionEnd(commit.end_lsn, self._event_timestamp)
         self._begin = self._transaction = None
+        # A new connection repeats transactions that end before the position; they must not move it back.
         self._previous_end_lsn = max(self._previous_end_lsn, commit.end_lsn)
         if held is None:
             return (end,)

@@ -89,8 +89,10 @@ class StreamPool(PartitionPool):
         if self._consumer:
             with self.ahead.lock:
                 for partition, position in positions.items():
+                    # `sought`: the offset is not known yet. The parents were read to their ends before this.
                     ends = [*position.parents, *([] if position.sought else [(partition, position.offset)])]
                     self._to_commit.update({n: end for n, end in ends if end > self._committed.get(n, 0)})
+            # The thread of `work` sends commits, so that no bundle waits for one.
             self.wake()
         super().begin(positions)
 

@@ -71,6 +71,7 @@ def check_scan_is_whole(stream: ChangeStream, found: Description, snapshot: str)
         PositionLostError: it may have.
     """
     known = {partition.number for partition in found.partitions}
+    # A parent that the topic does not have any more was deleted with its records.
     deleted = any(
         partition.first > 0 or not known.issuperset(partition.parents) for partition in found.partitions
     )
@@ -118,6 +119,7 @@ def check_positions(stream: ChangeStream, frontier: Frontier, found: Description
             raise PositionLostError(
                 f"{stream}: partition {number} was deleted before it was read to its end. {_START_AGAIN}"
             )
+        # The offset that is sought may be before `first`: retention has only deleted messages from before the start.
         if partition.end is None or (position.sought and frontier.start >= oldest):
             continue
         if position.offset < partition.first:

@@ -103,6 +103,7 @@ class ReadYdbFn(ReadChangeStreamFn):
             settings.heartbeat_ms / 1000,
             consumer=settings.consumer,
             check=check,
+            # A changefeed with schema changes tells new columns itself, at their place between the records.
             refresh=None if found.schema_changes else refresh,
         )
 

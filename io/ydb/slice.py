@@ -97,6 +97,8 @@ def slice_end(
     finished = {number for number in start.finished if number in {**target.open, **target.finished}}
     waiting = {**target.open, **target.finished}.keys() - start.finished.keys()
     left = most
+    # A round gives shares to the partitions whose parents are all finished. Those that it finishes free their
+    # children for the next round, which divides the messages that are left.
     while ready := sorted(
         number
         for number in waiting
@@ -111,6 +113,7 @@ def slice_end(
                 finished.add(number)
         left = None if left is None else left - sum(shares.values())
         done = {number for number in ready if number in finished}
+        # Nothing was freed, and the partitions of this round have what they get.
         if not done:
             break
         waiting -= done

@@ -113,6 +113,7 @@ class SliceReader:
         def ask(client: Client) -> int:
             call = client.open(partition, self.stream.start)
             try:
+                # There is one: an offset is sought only where the last message was written at the start or later.
                 return next(event.messages[0].offset for event in _started(call, 0, 1) if type(event) is Data)
             finally:
                 call.cancel()
@@ -128,6 +129,7 @@ class SliceReader:
             PositionLostError: the topic no longer has its messages, or was created again; the message says what to do.
         """
         begun = {number: start.open.get(number, 0) for number in {**start.open, **end.open, **end.finished}}
+        # A partition that was read to its end may be deleted, and needs no check.
         opened = {
             number: Position(offset, self.stream.start)
             for number, offset in begun.items()

@@ -181,6 +181,7 @@ class PartitionSteps:
             return None
         step, tx_id = (0, 0) if ts is None else ts
         is_scan = header.is_read
+        # A schema change is no row of the scan, whatever its timestamp is.
         if ts is not None and not header.schema:
             is_scan = is_scan or ts == snapshot or (tx_id == rules.scan_tx_id and tx_id > 0)
         if is_scan and rules.skips_scan:

@@ -150,6 +150,7 @@ class ChunkReader:
         """Return the result of `read`, repeated while another session holds a lock that it needs."""
         was_locked = False
         while True:
+            # Without a pause: the statement itself waits on the server for `LOCK_TIMEOUT_MS`.
             try:
                 return read()
             except LockedError as error:
@@ -178,6 +179,7 @@ class ChunkReader:
             self._client.run(sql.SQL("; ").join(statements))
             yield at
         except BaseException:
+            # If the connection was lost, this opens a new one, where a rollback does nothing.
             self._client.run("rollback")
             raise
         self._client.run("commit")

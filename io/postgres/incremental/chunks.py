@@ -152,6 +152,7 @@ def published_columns(
     names.
     """
     named = [names for names in lists if names is not None]
+    # PostgreSQL 14 has no lists and sends no generated columns. Later versions always name the columns.
     if not named:
         return [column for column in columns if not column[3]]
     wanted = {name for names in named for name in names}
@@ -297,6 +298,7 @@ class ChunkStatement:
         for answer in answers:
             row = answer[:width]
             own = tuple([row[place] for place in key]) if key else None
+            # Rows with a NULL end the last chunk, so no chunk continues behind them.
             after = None if null else answer[width:]
             cursor = f"[{prefix},{_json(after)}]"
             found.append(ChunkRow(own, cursor, "" if own is None else key_name(own), make(row)))

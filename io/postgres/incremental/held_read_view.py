@@ -108,6 +108,7 @@ class HeldReadView:
             return True
         self.close()
         self._lock = initial.lock
+        # The lock first: otherwise the loop on the server could end between the look and the lock.
         self._take_lock()
         if not self.exists(initial):
             self.close()

@@ -223,6 +223,7 @@ class SnapshotMerge(WorkerAnswers):
         if transaction is None or table is None:
             return []
         contained = self._contains(transaction)
+        # The records of a transaction are neighbours, so the last id tells whether it was noted.
         if not contained and (not engine.recent or engine.recent[-1] != transaction.id):
             engine.emitted(transaction.id)
             if len(engine.recent) >= self._prune_at:
@@ -264,6 +265,7 @@ class SnapshotMerge(WorkerAnswers):
         if not places:
             return []
         keys = []
+        # An update may move a row to another key, and a chunk may have it under either key.
         for row in (record.old, record.new):
             if row is not None:
                 key = tuple([row[place] for place in places])

@@ -78,6 +78,7 @@ def merge_maker(stream: ChangeStream, settings: Any, backoff: Backoff) -> Callab
             poll_seconds=options.poll_seconds,
             unavailable_seconds=settings.limits.unavailable_seconds,
         )
+        # A client is not thread-safe, and the thread of the log asks while the threads of the worker read.
         asking = make_reader(lambda: False)
         return SnapshotMerge(
             worker,

@@ -125,5 +125,6 @@ class ScanPool(PartitionPool):
             self._users -= 1
             self._idle += [] if idle is None else [idle]
             ended, self._idle = (self._idle, []) if not self._users else ([], self._idle)
+        # Outside of the lock: a server that does not answer must not stop the other ranges.
         for _, _, reader in ended:
             reader.close()

@@ -95,8 +95,10 @@ class BlockStream(PartitionStream):
                     chunk = self._chunk(reader, reading)
                     if self._rest.start < self._rest.end:
                         yield [chunk]
+                    # A range without any row has nothing to emit before its end.
                     elif self._rest.rows:
                         last = [chunk]
+        # The range is not lost: it is read again after a pause.
         except (UnreachableError, LockedError):
             raise
         except ChangeStreamError as error:
