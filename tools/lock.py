@@ -2,8 +2,9 @@
 
 constraints.txt   all extras, for users: `pip install -c requirements/constraints.txt '.[cli,spark]'`
 run.txt           what `make run` installs, with hashes
+schedulers.txt    what a test of the schedulers installs into an environment of its own, with hashes
 test.txt          what every other target installs, with hashes
-uv.txt            what installs the two, with hashes
+uv.txt            what installs the others, with hashes
 
     make lock                                     add what setup.cfg requires now; keep the other versions
     make lock ARGS=--upgrade                      take the newest version of everything
@@ -34,6 +35,15 @@ TOOLS = ("setuptools>=77,<83",)
 INSTALLER = ("uv>=0.13,<0.14",)
 """What installs the other locks; pip installs it."""
 
+SCHEDULERS = (
+    "apache-airflow-core>=3.3,<3.4",
+    "apache-airflow-task-sdk>=1.3,<2",
+    "dagster>=1.13,<2",
+    "msgspec>=0.20,<0.23",
+    "typing_extensions>=4.12,<5",
+)
+"""The schedulers, and what Penstock needs in their environments to wait for a job."""
+
 _OWN = re.compile(r"(penstock|penstock-emulators)(?:\[([\w,-]+)\])?(?:==[\w.]+)?")
 
 
@@ -63,7 +73,7 @@ def _followed(distribution: str, extras: set[str], seen: set[tuple[str, str]]) -
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """One file: the extras that it serves, and the oldest Python that it is for.
+    """One file: the extras that it serves, or other requirements, and the oldest Python that it is for.
 
     pip admits hashes of constraints only if everything has hashes, so the constraints for users have none.
     """
@@ -72,6 +82,7 @@ class Lock:
     extras: tuple[str, ...] = ()
     python: str = OLDEST_PYTHON
     hashes: bool = True
+    others: tuple[str, ...] = ()
 
     @property
     def file(self) -> Path:
@@ -81,7 +92,7 @@ class Lock:
     def wanted(self) -> set[str]:
         """The requirements that it satisfies."""
         if not self.extras:
-            return set(INSTALLER)
+            return set(self.others)
         return requirements("penstock", *self.extras) | requirements("penstock-emulators") | set(TOOLS)
 
 
@@ -89,8 +100,9 @@ CONSTRAINTS = Lock("constraints", ("all", "demo", "java"), hashes=False)
 LOCKS = (
     CONSTRAINTS,
     Lock("run", ("demo",)),
+    Lock("schedulers", python=OLDEST_FOR_TESTS, others=SCHEDULERS),
     Lock("test", ("docs", "lint", "test"), python=OLDEST_FOR_TESTS),
-    Lock("uv"),
+    Lock("uv", others=INSTALLER),
 )
 """In the order in which they are made: the versions of the first hold in the others."""
 

@@ -153,6 +153,8 @@ def test_every_module_and_public_name_can_be_imported_from_an_installed_copy(
     program = (
         "import importlib, pkgutil, penstock\n"
         "names = [m.name for m in pkgutil.walk_packages(penstock.__path__, 'penstock.')]\n"
+        # Airflow has an environment of its own; tests/integration/schedulers imports the module there.
+        "names.remove('penstock.airflow')\n"
         "modules = [importlib.import_module(name) for name in names]\n"
         "[getattr(module, name) for module in modules for name in getattr(module, '__all__', ())]\n"
         "print(len(names))"

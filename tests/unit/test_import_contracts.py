@@ -65,6 +65,25 @@ def test_importing_a_pure_module_imports_no_forbidden_library(contract: str, mod
     assert [name for name in loaded if name.startswith(roots)] == []
 
 
+def test_waiting_for_a_job_needs_only_what_the_pages_install_beside_it() -> None:
+    """A scheduler has an environment of its own, in which Beam and Spark are not installed."""
+    loaded = python(
+        "from penstock.runner import RemoteJob\n"
+        "from penstock.io.files import complete_until\n"
+        "from penstock.runner.protocol import Coordinator, EpochState\n"
+        "from penstock.runner.store import Checkpoint\n"
+        "import tempfile\n"
+        "folder = tempfile.mkdtemp()\n"
+        "Coordinator(Checkpoint.open(folder)).take_over()\n"
+        "RemoteJob.open(folder).complete_until(), complete_until(folder)\n"
+        "print(*sys.modules)"
+    )
+    # The other names are of the interpreter's start-up, such as the finders of editable installs.
+    others = {name.partition(".")[0] for name in loaded if not name.startswith("_")} - sys.stdlib_module_names
+    assert others == {"msgspec", "penstock", "typing_extensions"}
+    assert "pip install msgspec typing_extensions" in (ROOT / "docs" / "schedulers.md").read_text("utf-8")
+
+
 def test_no_modules_import_each_other_in_a_circle_also_in_functions_and_for_annotations() -> None:
     # A module that is imported inside of a function is still one that a reader must hold in the head together with it.
     graph = grimp.build_graph("penstock", "penstock_emulators", exclude_type_checking_imports=False)

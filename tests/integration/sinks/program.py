@@ -1,6 +1,6 @@
 """The pipeline of the kill campaigns of sinks: one source, and the sinks that the configuration names.
 
-    python -m tests.integration.sinks.program CONFIGURATION
+    python -m tests.integration.sinks.program CONFIGURATION [runner options]
 
 The configuration is a JSON file: `checkpoint`, `hooks`, `refused` (folders), `master`, and `sinks`: for each name of
 `tests.support.sinks` the arguments of its `write`.
@@ -27,6 +27,9 @@ from tests.support.sinks import TARGETS
 from tests.support.sinks.refused import write_refused
 from tests.support.sinks.source import PER_SECOND, WRITERS, event_seconds, events_of
 from tests.support.sinks.target import Refused
+
+ROOT = Path(__file__).resolve().parents[3]
+"""Executors of a cluster have another working folder, and a client library installs a package `tests` too."""
 
 
 def writer_fn(hooks: str) -> beam.DoFn:
@@ -84,11 +87,12 @@ class ProgressFn(beam.DoFn):
         self._highest = {}
 
 
-def main(path: str) -> int:
+def main(path: str, *options: str) -> int:
     """Run to the end; 0 if the pipeline is DONE."""
     given = json.loads(Path(path).read_text())
     arguments = [f"--checkpoint_dir={given['checkpoint']}", "--streaming", "--epoch_retries=10"]
-    pipeline = beam.Pipeline(runner=PySparkRunner(), argv=[*arguments, f"--spark_master={given['master']}"])
+    arguments += [f"--spark_master={given['master']}", f"--spark_conf=spark.executorEnv.PYTHONPATH={ROOT}"]
+    pipeline = beam.Pipeline(runner=PySparkRunner(), argv=[*arguments, *options])
     events = (
         pipeline
         | beam.Create(list(WRITERS))

@@ -30,6 +30,7 @@ class Delta(TargetUnderTest):
     outage = "the S3 server is killed and started again"
     _commits = 0
     _local = True
+    _server: ServerProcess | None = None
 
     def start(self) -> None:
         self._data = self.folder / "data"
@@ -97,12 +98,12 @@ class Delta(TargetUnderTest):
         return FileAppears(folder / self._place, "*/*.parquet")
 
     def take_down(self) -> None:
-        self._server.stop()
+        self.stop()
 
     def bring_back(self) -> None:
         command = self._kind.command(self._port, str(self._data))
-        self._server = ServerProcess(command, self.folder / "log")
-        assert self._server.listens(self._port, time.monotonic() + 60), "the S3 server does not listen"
+        self._server = server = ServerProcess(command, self.folder / "log")
+        assert server.listens(self._port, time.monotonic() + 60), "the S3 server does not listen"
 
     def faults(self, truth: Truth) -> list[str]:
         current = self._read("current", "owner, slot, a, b, big", "not _penstock_deleted")
@@ -131,7 +132,8 @@ class Delta(TargetUnderTest):
         return rows.query("rows", f"select {columns} from rows where {where}").fetchall()
 
     def stop(self) -> None:
-        if not self._local:
+        # A server that is not installed was never started.
+        if self._server is not None:
             self._server.stop()
 
 
