@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.compat import UTC
-from penstock.errors import UsageError
+from penstock.complete import wait_until_complete
 from penstock.parked import ParkedTable, TableAction, TableRequest, matching
 from penstock.runner.protocol.complete import complete_until_us
 from penstock.runner.protocol.record import CommitRecord, WatermarkKey, WatermarkKind
@@ -32,9 +32,6 @@ from penstock.runner.store.table_requests import TableRequests
 if TYPE_CHECKING:
     from penstock.runner.driver.residuals import Residuals, ResidualView
     from penstock.runner.metrics import Metrics
-
-_LOOK_SECONDS = 1.0
-"""Time between two looks at a checkpoint. A stream commits about once a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,20 +220,26 @@ class RemoteJob:
             UsageError: `until` has no time zone, or no sink has a given name.
             CheckpointError: the folder cannot be read.
         """
-        if until.tzinfo is None:
-            raise UsageError(f"until must have a time zone, got {until.isoformat()}; for example add +00:00.")
-        began = clock()
-        while True:
-            complete = _chosen(self.complete_until(), sinks)
-            on_look(complete)
-            if complete and all(at is not None and at >= until for at in complete.values()):
-                return True
-            record = self.last()
-            if record is not None and record.state.done:
-                return False
-            if seconds is not None and clock() - began >= seconds:
-                return False
-            pause(_LOOK_SECONDS)
+        return wait_until_complete(
+            self.complete_until,
+            until,
+            what="sink",
+            names=sinks,
+            seconds=seconds,
+            has_ended=self.has_ended,
+            on_look=on_look,
+            clock=clock,
+            pause=pause,
+        )
+
+    def has_ended(self) -> bool:
+        """Return whether all input was read and published, up to an end or by a drain. There will be no more records.
+
+        Raises:
+            CheckpointError: the folder cannot be read.
+        """
+        record = self.last()
+        return record is not None and record.state.done
 
     def request(self, what: str, generation: int) -> None:
         """Ask the driver of a generation to ``stop`` or to ``drain``."""
@@ -280,15 +283,6 @@ class RemoteJob:
     def ended(self, generation: int) -> Ended | None:
         """Return how the driver of a generation has ended; None if it runs, or was killed."""
         return self._notes.ended(generation)
-
-
-def _chosen(complete: Mapping[str, datetime | None], sinks: Sequence[str]) -> dict[str, datetime | None]:
-    """Return the entries of the sinks; `sinks` are parts of names, all entries if it is empty."""
-    if complete:
-        for each in sinks:
-            if not any(each in step for step in complete):
-                raise UsageError(f"no sink has the name {each!r}; there are {', '.join(complete)}.")
-    return {step: at for step, at in complete.items() if not sinks or any(each in step for each in sinks)}
 
 
 # A page asks for the progress of many jobs again and again, and a plan takes a third of a second.

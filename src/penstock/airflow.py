@@ -65,8 +65,7 @@ class CompleteUntilSensor(BaseSensorOperator):
         job = RemoteJob.open(self.checkpoint)
         if job.wait_until_complete(_time(self.until), sinks=self.sinks, seconds=0, on_look=self._log_times):
             return True
-        record = job.last()
-        if record is not None and record.state.done:
+        if job.has_ended():
             raise AirflowFailException(
                 f"the job of {job.folder} has ended, so its targets get no more changes. "
                 "Wait for the checkpoint of the job that follows it"

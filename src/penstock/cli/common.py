@@ -171,15 +171,15 @@ def configuration_of(job: str, sets: Sequence[str] = ()) -> Configuration | None
         return None
 
 
-def remote_job(job: str) -> Any:
-    """Open the checkpoint of the argument JOB as a `RemoteJob`; refuse what is none.
+def remote_job(job: str, otherwise: str = "") -> Any:
+    """Open the checkpoint of the argument JOB as a `RemoteJob`; refuse what is none, and say what to do `otherwise`.
 
     By name: the command line does not import the runner.
     """
     try:
         return import_module(RUNNER_PACKAGE).RemoteJob.open(checkpoint_of(job))
     except PenstockError as error:
-        refuse(error)
+        refuse(f"{error}{otherwise}")
 
 
 def build(configuration: Configuration, *, to_run: bool = True, **more: Any) -> Any:

@@ -23,7 +23,6 @@ from penstock_emulators.oracle.kill import Run, python
 from penstock_emulators.oracle.lines import read_lines
 from tests.integration.files.counting import START, expected
 from tests.support.waiting import RUN_PATIENCE_SECONDS, end_of, wait_for_run
-from tools.dist import build
 from tools.environments import ROOT, install_command
 
 pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=90)]
@@ -89,9 +88,11 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     program = folder / "venv" / "bin" / "python"
     lock = str(ROOT / "requirements" / "schedulers.txt")
-    (wheel,) = build(folder, ".")
-    for options in (("--no-deps", "--require-hashes", "-r", lock), ("--no-deps", str(wheel))):
-        subprocess.run(install_command(program, *options), check=True, timeout=600)
+    subprocess.run(
+        install_command(program, "--no-deps", "--require-hashes", "-r", lock), check=True, timeout=600
+    )
+    (packages,) = folder.glob("venv/lib/python*/site-packages")
+    (packages / "penstock.pth").write_text(str(ROOT / "src"))
     return program
 
 
