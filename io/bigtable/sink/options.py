@@ -22,5 +22,7 @@ class BigtableSinkOptions(SendOptions):
     """App profile with single-cluster routing that allows transactional writes."""
     version_family: str = "penstock"
     """Column family of versions."""
+    mark_complete: bool = False
+    """Whether rows of the table say until which commit time it is complete."""
     emulator_host: str | None = None
     """``host:port`` of an emulator. Default: BIGTABLE_EMULATOR_HOST, if it is set."""

@@ -17,9 +17,11 @@ from penstock.io.bigtable.sink.values import (
     CheckAndMutateRowRequest,
     CheckAndMutateRowResponse,
     is_of_the_sink,
+    mark_request,
     parts_of_row,
     row_request,
 )
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import (
     PARTLY_WRITTEN,
     Delivery,
@@ -75,6 +77,17 @@ class BigtableSender:
             raise RefusalError(refused[0], PARTLY_WRITTEN)
         return Sent(tuple(refused))
 
+    def mark_complete(self, job: str, sink: str, record: int, until_us: int) -> None:
+        """Set the time until which the target is complete; see `penstock.publish.MarksComplete`."""
+        target = self._target
+        mark = Mark.of(job, sink, record, until_us)
+        try:
+            self._ask(
+                mark_request(target.table_path, target.connection.app_profile, target.version_family, mark)
+            )
+        except grpc.RpcError as error:
+            raise classify_error(error.code().name, error.details() or "", target.name) from error
+
     def close(self) -> None:
         self._channel.close()
 
@@ -112,5 +125,7 @@ class BigtableSender:
     def _request(self, events: Sequence[ChangeEvent]) -> None:
         target = self._target
         profile = target.connection.app_profile
-        request = row_request(target.table_path, profile, target.version_family, events)
+        self._ask(row_request(target.table_path, profile, target.version_family, events))
+
+    def _ask(self, request: CheckAndMutateRowRequest) -> None:
         self._call(request, timeout=_REQUEST_SECONDS, metadata=self._headers)

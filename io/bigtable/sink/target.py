@@ -21,6 +21,7 @@ class BigtableTarget:
     table: str
     connection: Connection
     version_family: str = BigtableSinkOptions.version_family
+    mark_complete: bool = BigtableSinkOptions.mark_complete
 
     @property
     def table_path(self) -> str:

@@ -1,8 +1,10 @@
-"""Converts events of Bigtable to the mutations of one row of the target, with its version.
+"""Converts events of Bigtable to the mutations of one row of the target, with its version; and marks to rows of it.
 
 Each row of the target has the version of its newest change in a separate cell. The cell is written with the change,
 by one conditional request. So a change that comes again, or late, finds a version that is not lower and changes
 nothing: a deletion that is repeated removes nothing that was written since.
+
+A mark that says until when the target is complete is a row with cells of that family only, as a deleted row is.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from google.cloud.bigtable_v2.types import data as data_types
 
 from penstock.event.model import CellChange, ChangeEvent
 from penstock.event.replica import NotReplicableError, encode_version
+from penstock.io.staging.complete_marks import Mark
 
 CheckAndMutateRowRequest = bigtable_types.CheckAndMutateRowRequest.pb()
 CheckAndMutateRowResponse = bigtable_types.CheckAndMutateRowResponse.pb()
@@ -22,6 +25,11 @@ _Mutation = data_types.Mutation.pb()
 _RowFilter = data_types.RowFilter.pb()
 
 QUALIFIER = b"version"
+MARK_PREFIX = b"_penstock_complete/"
+"""The beginning of the keys of the rows with marks."""
+MARK, RECORD = b"mark", b"record"
+_SERVER_TIME = -1
+"""The timestamp of a cell that the service sets. Source: Bigtable documentation, `Mutation.SetCell`."""
 MAX_MUTATIONS = 100_000
 """Mutations of one row in one request, the version included. Source: Bigtable documentation, "Quotas and limits"."""
 
@@ -70,20 +78,42 @@ def row_request(table: str, app_profile: str, family: str, events: Iterable[Chan
         table_name=table,
         app_profile_id=app_profile,
         row_key=key,
-        predicate_filter=_RowFilter(
-            # The condition: there is a version that is not lower. Then nothing is written.
-            chain={
-                "filters": [
-                    {"family_name_regex_filter": family},
-                    {"column_qualifier_regex_filter": QUALIFIER},
-                    # The newest cell only: older versions remain until garbage collection.
-                    {"cells_per_column_limit_filter": 1},
-                    {"value_range_filter": {"start_value_closed": version.encode()}},
-                ]
-            }
-        ),
-        # `false_mutations`: they apply when the condition finds nothing.
+        predicate_filter=_not_below(family, QUALIFIER, version.encode()),
+        # `false_mutations`: they apply when the condition finds nothing, so no version is as high as this one.
         false_mutations=mutations,
+    )
+
+
+def mark_request(table: str, app_profile: str, family: str, mark: Mark) -> Any:
+    """Return the conditional request that replaces the mark of a sink, unless the table has one of a later record."""
+    number = f"{mark.record:012d}".encode()
+    mutations = []
+    for qualifier, value in ((RECORD, number), (MARK, mark.encoded)):
+        column = {"family_name": family, "column_qualifier": qualifier}
+        # A policy of the family keeps cells for weeks, and a mark comes every few seconds.
+        mutations.append(_Mutation(delete_from_column=column))
+        mutations.append(_Mutation(set_cell={**column, "timestamp_micros": _SERVER_TIME, "value": value}))
+    return CheckAndMutateRowRequest(
+        table_name=table,
+        app_profile_id=app_profile,
+        row_key=MARK_PREFIX + f"{mark.job}/{mark.sink}".encode(),
+        predicate_filter=_not_below(family, RECORD, number),
+        false_mutations=mutations,
+    )
+
+
+def _not_below(family: str, qualifier: bytes, value: bytes) -> Any:
+    """Return the filter that finds something if the newest cell of a column is `value` or higher."""
+    return _RowFilter(
+        chain={
+            "filters": [
+                {"family_name_regex_filter": family},
+                {"column_qualifier_regex_filter": qualifier},
+                # The newest cell only: older versions remain until garbage collection.
+                {"cells_per_column_limit_filter": 1},
+                {"value_range_filter": {"start_value_closed": value}},
+            ]
+        }
     )
 
 

@@ -16,6 +16,7 @@ def connector_of(target: BigtableTarget) -> Connector:
         sender_name="penstock.io.bigtable.sink.sender:BigtableSender",
         preview_name="penstock.io.bigtable.sink.preview:mutations_of_event",
         extra="bigtable",
+        marks_complete=target.mark_complete,
     )
 
 
@@ -31,6 +32,8 @@ class WriteToBigtable(BigtableSinkOptions, SendAfterCommit):
     The table must exist, with the families of the source and the family `version_family`. The cell of a deleted row
     stays as its tombstone, until a garbage-collection policy of that family removes it. Its age must be at least the
     retention of the change stream.
+
+    With `mark_complete` rows whose keys begin with ``_penstock_complete/`` say until when the table is complete.
 
     For replication in both directions, use the sink on both sides with one `version_family`: changes that the other
     sink wrote are left out, so no change comes back. Between two writers of one cell only the cell timestamp
@@ -53,5 +56,7 @@ class WriteToBigtable(BigtableSinkOptions, SendAfterCommit):
             credentials=None,
             app_profile=self.app_profile,
         )
-        target = BigtableTarget(self.project, self.instance, self.table, connection, self.version_family)
+        target = BigtableTarget(
+            self.project, self.instance, self.table, connection, self.version_family, self.mark_complete
+        )
         SendAfterCommit.__init__(self, connector_of(target), options=self)

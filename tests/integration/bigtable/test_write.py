@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from penstock.event.model import NO_COLUMNS
 from penstock.io.bigtable.sink.target import BigtableTarget
 from penstock.io.bigtable.sink.write import connector_of
 from penstock.io.bigtable.source import Connection
+from penstock.io.staging.complete_marks import decode_mark
 from penstock.io.staging.delivery import Delivery, Sent
+from penstock.io.staging.send import SendBatchesFn
 from penstock_emulators.bigtable import BigtableEmulator
 from tests.integration.emulators.bigtable.client import Client
 
@@ -20,6 +23,7 @@ pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 
 SOURCE = Source("bigtable", "p/i", table="origin")
 P = "penstock-test"
+NOON_US = 1_769_860_800_000_000  # 2026-01-31T12:00:00Z
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +108,35 @@ def test_input_of_an_aggregate_is_refused_and_the_others_are_written(target: Tar
     sent = target.deliver(added, change(2, put(b"a", 1000)), skip_refused=True)
     assert [each.index for each in sent.refused] == [0]
     assert target.cells() == {b"row": [("f", b"q", 1000, b"a")]}
+
+
+def test_the_time_until_which_the_table_is_complete_moves_on_and_never_back(target: Target) -> None:
+    marking = replace(target.target, mark_complete=True)
+
+    def mark(record: int, until_us: int, sink: str = "one") -> None:
+        SendBatchesFn(connector_of(marking), sink, None).mark_complete("a/job", record, until_us)
+
+    def times() -> dict[bytes, list[int]]:
+        return {
+            key: [decode_mark(value).until_us for place, value in cells.items() if place[1] == b"mark"]
+            for key, cells in target.client.cells().items()
+        }
+
+    mark(10, NOON_US)
+    # A driver that was paused wakes up.
+    mark(9, NOON_US - 1_000_000)
+    assert times() == {b"_penstock_complete/a/job/one": [NOON_US]}
+    mark(1000, NOON_US + 1)
+    mark(11, NOON_US, "two")
+    # One cell of each column, whatever the policy of the family keeps.
+    assert times() == {
+        b"_penstock_complete/a/job/one": [NOON_US + 1],
+        b"_penstock_complete/a/job/two": [NOON_US],
+    }
+    target.deliver(change(1, put(b"a", 1000)))
+    assert target.cells() == {b"row": [("f", b"q", 1000, b"a")]}
+
+
+def test_without_the_option_there_is_no_mark(target: Target) -> None:
+    SendBatchesFn(connector_of(target.target), "one", None).mark_complete("job", 10, NOON_US)
+    assert target.client.cells() == {}
