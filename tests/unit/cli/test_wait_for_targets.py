@@ -71,6 +71,7 @@ def test_every_job_that_has_marked_a_target_counts_unless_some_are_chosen(tmp_pa
     mark(tmp_path, "20260201-new", NOON + timedelta(hours=1))
     until = ("--target", "files", "--until", LATER)
     late = wait(str(tmp_path), *until)
+    assert late.exit_code == ExitCode.FAILED
     assert "20260131-old is complete until" in late.stderr
     assert "20260201-new" not in late.stderr
     assert wait(str(tmp_path), *until, "--job", "new").exit_code == 0
