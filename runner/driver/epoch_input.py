@@ -12,7 +12,14 @@ from penstock.runner.driver.residuals import Residuals
 from penstock.runner.driver.teststream import TestStreamEvent
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.record import EpochState, Residual
-from penstock.runner.tasks.epoch import EpochInput, EpochLimits, StepState, TaskInput, TestStreamBlock
+from penstock.runner.tasks.epoch import (
+    QUIET_BYTES,
+    EpochInput,
+    EpochLimits,
+    StepState,
+    TaskInput,
+    TestStreamBlock,
+)
 
 
 class EpochInputs:
@@ -61,7 +68,10 @@ class EpochInputs:
         `owners` is by input the process that has run it in the last epoch. `publication_inputs` is by publication the
         index of its input. `pacing` and `max_records` limit each task in this epoch; None is the limit of all epochs.
         """
-        limits = replace(self._limits, quiet_seconds=quiet_seconds)
+        limits = self._limits
+        if quiet_seconds:
+            max_bytes = min(limits.max_bytes, QUIET_BYTES)
+            limits = replace(limits, quiet_seconds=quiet_seconds, max_bytes=max_bytes)
         if pacing is not None:
             limits = replace(
                 limits,

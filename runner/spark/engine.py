@@ -1,4 +1,4 @@
-"""Run an epoch's levels as one Spark job.
+"""Run an epoch's levels as one Spark job, or as two after a quiet epoch (`tasks/quiet_levels.py`).
 
 The engine needs two operations of Spark: to run tasks and to exchange blocks. A level is a `mapPartitionsWithIndex`,
 an exchange is a shuffle of (target, frame) pairs by target. `SparkJvm` names the stages for Spark's UI and deletes the
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,8 @@ from penstock.runner.spark.freeze_imports import freeze_imports
 from penstock.runner.spark.jvm import SparkJvm, has_broken_worker_factory, use_new_worker_factory
 from penstock.runner.spark.session import jvm_of
 from penstock.runner.tasks.epoch import EpochInput, TaskReport
+from penstock.runner.tasks.outbox import Packet
+from penstock.runner.tasks.quiet_levels import QuietLevels, frames_by_target
 from penstock.runner.tasks.shared_inputs import check_inputs
 
 MAX_DESCRIPTION = 200
@@ -44,6 +46,7 @@ class SparkEngine:
         self._plan_broadcast = self._context.broadcast(plan)
         self._empty_rdds: dict[int, Any] = {}
         self._jvm = SparkJvm(spark_context)
+        self._quiet_levels = QuietLevels(plan)
         self._descriptions = [_description(plan, level) for level in range(plan.depth)]
 
     def run(self, epoch: EpochInput, description: str, group: str) -> list[TaskReport]:
@@ -71,29 +74,43 @@ class SparkEngine:
 
     def _run(self, epoch: EpochInput, description: str, group: str) -> list[TaskReport]:
         self._context.setJobGroup(group, description, interruptOnCancel=True)
-        n, depth = epoch.partitions, self._plan.depth
+
+        def collect(levels: range, packets: Sequence[Packet]) -> list[Packet]:
+            return self._collect(levels, packets, epoch, description)
+
+        if epoch.limits.quiet_seconds and self._plan.depth > 1:
+            packets = self._quiet_levels.run(epoch, collect)
+        else:
+            packets = collect(range(self._plan.depth), [])
+        # The last level sends control records only.
+        frames = [Frame.unpack(data) for _, data in packets]
+        return check_reports(frames, [epoch.partitions] * self._plan.depth)
+
+    def _collect(
+        self, levels: range, packets: Sequence[Packet], epoch: EpochInput, description: str
+    ) -> list[Packet]:
+        """Run neighbouring levels as one job, with the packets of the level above; return those of the last one."""
+        n = epoch.partitions
         exchanges = []
         with self._jvm.naming() as name:
-            rdd = self._task_rdd(n).mapPartitionsWithIndex(
-                _level_function(self._plan_broadcast, 0, self._input_of_level(0, epoch))
-            )
+            rdd = self._rdd_of(packets, n) if levels.start else self._task_rdd(n)
             try:
-                for level in range(1, depth):
-                    name(f"{description}, {self._descriptions[level - 1]}")
-                    # One job for all levels: Spark starts a stage of tasks only when the level above has ended, and
-                    # needs no round trip to this driver between them.
-                    rdd = exchange(rdd, n, self._jvm.serializer_of_blocks)
-                    exchanges.append(rdd)
+                for level in levels:
+                    if level > levels.start:
+                        name(f"{description}, {self._descriptions[level - 1]}")
+                        # One job for all levels: Spark starts a stage of tasks only when the level above has ended,
+                        # and needs no round trip to this driver between them.
+                        rdd = exchange(rdd, n, self._jvm.serializer_of_blocks)
+                        exchanges.append(rdd)
                     rdd = rdd.mapPartitionsWithIndex(
                         _level_function(self._plan_broadcast, level, self._input_of_level(level, epoch))
                     )
-                name(f"{description}, {self._descriptions[-1]}")
-                # The result is small: the last level sends control records only. No data reaches the driver, except
-                # the elements that the record must store.
-                frames = [Frame.unpack(data) for _, data in rdd.collect()]
+                name(f"{description}, {self._descriptions[levels[-1]]}")
+                # The result is small: no data reaches the driver, except the elements that the record must store, and
+                # what the first epoch after quiet ones has read.
+                return list(rdd.collect())
             finally:
                 self._jvm.delete_shuffles(exchanges)
-        return check_reports(frames, [n] * depth)
 
     def _explain(self, error: Exception) -> SparkError:
         """Return the error that explains a failure of Spark, for an error of py4j or of a socket."""
@@ -117,6 +134,11 @@ class SparkEngine:
             self._empty_rdds[n] = self._context.parallelize(range(n), n)
         return self._empty_rdds[n]
 
+    def _rdd_of(self, packets: Sequence[Packet], n: int) -> Any:
+        """Return an RDD of `n` partitions with the packets for each of them."""
+        frames = frames_by_target(packets, n)
+        return self._context.parallelize(list(enumerate(frames)), n).flatMap(_packets)
+
     def finalize(self, epoch: int, nonces: frozenset[str], partitions: int, group: str) -> frozenset[str]:
         """Run the bundle finalizers of these task attempts. Return the attempts whose processes were reached."""
         self._context.setJobGroup(group, "bundle finalizers", interruptOnCancel=True)
@@ -138,6 +160,11 @@ def _description(plan: Plan, level: int) -> str:
     steps = "; ".join(stage.label for stage in plan.at(level))
     short = steps if len(steps) <= MAX_DESCRIPTION else steps[: MAX_DESCRIPTION - 1] + "…"
     return f"level {level + 1} of {plan.depth}: {short or 'reports'}"
+
+
+def _packets(frames_of_target: tuple[int, list[bytes]]) -> Iterator[Packet]:
+    target, frames = frames_of_target
+    return ((target, frame) for frame in frames)
 
 
 def check_reports(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]:

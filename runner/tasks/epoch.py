@@ -31,6 +31,10 @@ MAX_US = MAX_TIMESTAMP.micros
 """Beam's last timestamp: the watermark of a step that gets no more elements."""
 
 
+QUIET_BYTES = 1 << 20
+"""Encoded bytes that a task reads at most in an epoch that may be quiet: its output goes through the driver."""
+
+
 @dataclass(frozen=True, slots=True)
 class TestStreamBlock:
     """Encoded elements that a TestStream emits from `step` in this epoch, one after the other in `block`."""
