@@ -14,13 +14,13 @@ from penstock.errors import PositionLostError, SetupError, UnavailableError
 from penstock.extras import extra_packages
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.status import UnreachableError
+from penstock.io.postgres.initial_scan.copied_rows import CopiedRows
 from penstock.io.postgres.logged_rows import chosen_records
-from penstock.io.postgres.preflight import SLOT, Slot, check_slot, check_source, source_tables
+from penstock.io.postgres.preflight import SLOT, Slot, check_slot, check_source
 from penstock.io.postgres.record import LogRecord, LogTransaction, Table, format_lsn
 from penstock.io.postgres.slice import LogSlice, records_of
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.io.postgres.transactions import TransactionReader
-from penstock.suggestions import did_you_mean
 from penstock.tables import EVERY_TABLE, TableSelection
 
 if TYPE_CHECKING:
@@ -94,19 +94,7 @@ class SliceReader:
             UnavailableError: the server did not answer for `unavailable_seconds`, or the connection broke after the
                 first record. The task that reads may be tried again.
         """
-        backoff = Backoff("PostgreSQL", UnavailableError)
-        while True:
-            has_records = False
-            try:
-                for records in self._read_once(part, start):
-                    has_records = True
-                    yield records
-                return
-            except UnreachableError as error:
-                if has_records:
-                    raise UnavailableError(f"{self.stream}: {error}") from error
-                backoff.failed(str(error), self.unavailable_seconds)
-                time.sleep(backoff.remaining_pause())
+        return self._until_the_first(lambda: self._read_once(part, start))
 
     def _read_once(self, part: LogSlice, start: int) -> Iterator[Sequence[LogRecord]]:
         def wanted(transaction: LogTransaction | None, table: Table | None) -> bool:
@@ -125,6 +113,35 @@ class SliceReader:
                     if (chosen := chosen_records(records, wanted)) is not None:
                         yield chosen
 
+    def rows(self, table: str) -> Iterator[CopiedRows]:
+        """Yield the rows of a table as they are at the moment of the first request, all at one snapshot.
+
+        `table` is ``schema.name``. Raises what `read` raises.
+        """
+        return self._until_the_first(lambda: self._rows_once(table))
+
+    def _rows_once(self, table: str) -> Iterator[CopiedRows]:
+        from penstock.io.postgres.published_table import rows_now
+
+        with self._client() as client:
+            yield from rows_now(client, self.stream, table)
+
+    def _until_the_first(self, read: Callable[[], Iterator[Answer]]) -> Iterator[Answer]:
+        """Yield what `read` yields; it is called again until it has yielded something."""
+        backoff = Backoff("PostgreSQL", UnavailableError)
+        while True:
+            has_answer = False
+            try:
+                for answer in read():
+                    has_answer = True
+                    yield answer
+                return
+            except UnreachableError as error:
+                if has_answer:
+                    raise UnavailableError(f"{self.stream}: {error}") from error
+                backoff.failed(str(error), self.unavailable_seconds)
+                time.sleep(backoff.remaining_pause())
+
     def commit(self, end: int) -> None:
         """Let the server remove its log before a position. The slot is never moved back."""
         self._ask(lambda client: client.advance(end))
@@ -135,25 +152,9 @@ class SliceReader:
         Raises:
             SetupError: no publication has it.
         """
-        from penstock.io.postgres.incremental import chunks
+        from penstock.io.postgres.published_table import published_table
 
-        def ask(client: Client) -> Table:
-            schema, _, name = table.partition(".")
-            state = client.rows(
-                chunks.STATE,
-                {"publications": list(self.stream.publications), "schema": schema, "table": name},
-            )
-            if not state:
-                known = [str(each) for each in source_tables(self.stream, client.rows)]
-                raise SetupError(
-                    f"{self.stream}: the publication has no table {table!r}{did_you_mean(table, known)}; it has "
-                    f"{', '.join(known) or 'none'}. Write the name with its schema, such as public.orders"
-                )
-            ((_, oid, identity, _, _, lists, *_),) = state
-            published = chunks.published_columns(client.rows(chunks.COLUMNS, (oid,)), lists)
-            return client.describe_table(chunks.relation_of(oid, schema, name, identity, published), {})
-
-        return self._ask(ask)
+        return self._ask(lambda client: published_table(client, self.stream, table)).table
 
     def _client(self) -> Client:
         with extra_packages("postgres"):

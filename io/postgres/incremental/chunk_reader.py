@@ -227,8 +227,7 @@ class ChunkReader:
                 f"{self._stream}: {schema}.{name} was truncated or rewritten after the snapshot that is read, which "
                 "therefore has none of its rows"
             )
-        # One publication without a condition sends every row.
-        conditions = [] if None in filters else [" or ".join(f"({each})" for each in filters)]
+        conditions = chunks.row_conditions(filters)
         return _OpenTable(
             self._table(oid, schema, name, identity, lists), kind, file or 0, conditions, snapshot
         )

@@ -159,6 +159,12 @@ def published_columns(
     return [column for column in columns if column[0] in wanted]
 
 
+def row_conditions(filters: Sequence[str | None]) -> list[str]:
+    """Return the conditions of the rows that publications send, from a row of `STATE`."""
+    # One publication without a condition sends every row.
+    return [] if None in filters else [" or ".join(f"({each})" for each in filters)]
+
+
 def relation_of(
     oid: int, schema: str, name: str, identity: str, columns: Sequence[tuple[str, int, int, bool, bool]]
 ) -> log.Relation:
@@ -210,6 +216,11 @@ def rows_in_blocks(table: Table, kind: str, conditions: Sequence[str], start: in
         sql.Literal(f"({end},0)"),
         sql.SQL("").join(given),
     )
+
+
+def locked(schema: str, table: str) -> sql.Composed:
+    """Return the statement that keeps a table, with its partitions, from being rewritten or dropped."""
+    return sql.SQL("lock table {} in access share mode").format(sql.Identifier(schema, table))
 
 
 def only(kind: str) -> sql.SQL:

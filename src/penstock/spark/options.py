@@ -120,7 +120,7 @@ _WHY = {
     "maxrowspertrigger": "a change stream does not say how many changes it has. Pass max_slice_seconds",
     "maxbytespertrigger": "a change stream does not say how many changes it has. Pass max_slice_seconds",
     "max_slice_seconds": "a position has no time before it was read",
-    "snapshot": "read the rows of the tables with Spark or with the Beam source, then the changes from that time on",
+    "snapshot": "read the rows with spark.read and timestampAsOf, then the changes with start at the same time",
 }
 REFUSED = frozenset(("maxrowspertrigger", "maxbytespertrigger"))
 """Options of other data sources that users look for here."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from penstock.io.postgres.record import LogRecord, Table, format_lsn, parse_lsn
 from penstock.io.postgres.slice import LogSlice
 from penstock.io.postgres.slice_reader import SliceReader
 from penstock.io.postgres.source import ChangeStream, Connection
-from penstock.options import options
+from penstock.options import Accepts, options
 from penstock.spark.options import REFUSED, SNAPSHOTS, SliceOptions, read_options
 from penstock.spark.source import ArrowEvents, Offset, PenstockDataSource, require_same_stream
 from penstock.tables import TableSelection
@@ -39,7 +39,7 @@ _LEFT_OUT = (
         "timestampasof",
         "new_columns",
     }
-    | SNAPSHOTS
+    | (SNAPSHOTS - {"snapshot"})
     | REFUSED
 )
 _MIN_ROWS = 32
@@ -48,7 +48,10 @@ _MIN_ROWS = 32
 
 @options
 class PostgresSourceOptions(SliceOptions, PostgresStreamOptions):
-    """The options of `penstock-postgres`: `table`, and the options of `ReadFromPostgresChangeStream` for slices."""
+    """The options of `penstock-postgres`: its own, and the options of `ReadFromPostgresChangeStream` for slices."""
+
+    snapshot: Annotated[str, Accepts(choices=("never", "initial_only"), example="initial_only")] = "never"
+    """With initial_only, ``spark.read`` reads the rows of `table` as they are now, and no changes."""
 
 
 class PostgresDataSource(PenstockDataSource):
@@ -60,14 +63,56 @@ class PostgresDataSource(PenstockDataSource):
     """
 
     format: ClassVar[str] = FORMAT
+    rows_option: ClassVar[str] = "snapshot=initial_only"
 
     def stream(self) -> PostgresSlices:
         """Return the stream that the options describe; see the base class."""
-        return slices_of(
-            read_options(
-                PostgresSourceOptions, self.options, name=self.format, left_out=_LEFT_OUT, dsns=("dsn",)
+        return slices_of(self._options())
+
+    def rows(self) -> PostgresRows | None:
+        """Return the rows that the options ask for; see the base class."""
+        chosen = self._options()
+        if chosen.snapshot == "never":
+            return None
+        if chosen.table is None or chosen.start is not None:
+            raise UsageError(
+                "snapshot=initial_only gives the rows of one table as they are now: pass table, and no start"
             )
+        return PostgresRows(slices_of(chosen).reader, chosen.table)
+
+    def _options(self) -> PostgresSourceOptions:
+        if self.options.get("snapshot") in ("initial", "when_needed"):
+            raise UsageError(
+                f"{self.format}: a stream cannot begin with the rows, because Spark repeats a batch after a crash, and "
+                "the server holds a snapshot no longer than the connection that made it. Create the slot, read the "
+                "rows with spark.read and snapshot=initial_only, then the changes of the slot, and merge both by key"
+            )
+        return read_options(
+            PostgresSourceOptions, self.options, name=self.format, left_out=_LEFT_OUT, dsns=("dsn",)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresRows:
+    """See `penstock.spark.source.TableRows`. One part, because the server holds a snapshot for one connection."""
+
+    reader: SliceReader
+    table: str
+
+    def columns(self) -> TableSchema:
+        # Also that the slot exists: changes after the rows must be in its log.
+        self.reader.check()
+        return table_schema(self.reader.columns(self.table))
+
+    def parts(self) -> Sequence[str]:
+        return [self.table]
+
+    def read(self, part: str) -> Iterator[Sequence[ChangeEvent]]:
+        stream = self.reader.stream
+        convert = EventConverter("", stream.database, stream.publication)
+        in_arrow = TablesInArrow(convert)
+        for rows in self.reader.rows(part):
+            yield _RowsOfTable(rows.table, rows, convert, in_arrow)
 
 
 @dataclass(frozen=True, slots=True)

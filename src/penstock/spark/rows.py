@@ -37,12 +37,8 @@ def batches(
     columns = [(field.name, field.type) for field in fields]
 
     def without_events(group: Sequence[ChangeEvent]) -> pa.Table | None:
-        rows = group.change_rows() if isinstance(group, ArrowEvents) else None
-        # Other columns were added or dropped, or have another type: `change_feed` knows what to do.
-        is_equal = rows is not None and columns == [
-            (field.name, field.type) for field in rows.schema.field("after").type
-        ]
-        return feed_of_rows(rows) if is_equal else None
+        rows = _change_rows(group, columns)
+        return None if rows is None else feed_of_rows(rows)
 
     return _in_batches(
         groups, shape, lambda events: change_feed(events, table, leaves_out=leaves_out), without_events
@@ -52,7 +48,25 @@ def batches(
 def row_batches(groups: Iterable[Sequence[ChangeEvent]], shape: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a snapshot as record batches with the table's columns, whose schema is `shape`."""
     table = columns_of_arrow(shape)
-    return _in_batches(groups, shape, lambda events: change_feed(events, table).select(shape.names))
+    columns = [(field.name, field.type) for field in shape]
+
+    def without_events(group: Sequence[ChangeEvent]) -> pa.Table | None:
+        rows = _change_rows(group, columns)
+        return None if rows is None else pa.Table.from_struct_array(rows.column("after"))
+
+    return _in_batches(
+        groups, shape, lambda events: change_feed(events, table).select(shape.names), without_events
+    )
+
+
+def _change_rows(group: Sequence[ChangeEvent], columns: list[tuple[str, pa.DataType]]) -> pa.Table | None:
+    """Return the change rows of a group, if it has them and they have these columns."""
+    rows = group.change_rows() if isinstance(group, ArrowEvents) else None
+    # Other columns were added or dropped, or have another type: `change_feed` knows what to do.
+    is_equal = rows is not None and columns == [
+        (field.name, field.type) for field in rows.schema.field("after").type
+    ]
+    return rows if is_equal else None
 
 
 def _in_batches(

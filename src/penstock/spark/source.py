@@ -112,6 +112,8 @@ class PenstockDataSource(DataSource):
     """The base of the data sources. Subclasses say how options become a stream."""
 
     format: ClassVar[str]
+    rows_option: ClassVar[str] = "timestampAsOf"
+    """The option that asks for rows in place of changes, for messages."""
 
     @classmethod
     def name(cls) -> str:
@@ -169,8 +171,8 @@ class PenstockDataSource(DataSource):
         """
         if self.rows() is not None:
             raise UsageError(
-                f"{self.format}: timestampAsOf is for spark.read, which gives the rows of a table. A stream of changes "
-                "begins at the option start"
+                f"{self.format}: {self.rows_option} is for spark.read, which gives the rows of a table. Leave it out "
+                "for a stream of changes"
             )
         stream = self.stream()
         if stream.has_limit and not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):

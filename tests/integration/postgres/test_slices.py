@@ -8,8 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.errors import PositionLostError, SetupError
+from penstock.errors import PositionLostError, SetupError, UsageError
+from penstock.event.change_feed import change_feed_schema, rows_schema
 from penstock.spark.postgres import PostgresDataSource, PostgresSlices
+from penstock.spark.rows import batches, row_batches
 from tests.support.waiting import join
 
 
@@ -105,6 +107,81 @@ def test_the_columns_of_a_table_are_known_before_its_first_change(database: Any)
     assert [column.name for column in columns] == ["id", "v", "note"]
     with pytest.raises(SetupError, match="no table 'public.u'; did you mean 'public.t'"):
         slices(database, table="public.u").columns()
+
+
+def table_rows(database: Any, **options: str) -> list[tuple[Any, ...]]:
+    given = {"dsn": database.dsn, "publication": database.publication, "slot": database.slot}
+    rows = PostgresDataSource({**given, "snapshot": "initial_only", "table": "public.t", **options}).rows()
+    assert rows is not None
+    shape = rows_schema(rows.columns())
+    (part,) = rows.parts()
+    return [tuple(row.values()) for batch in row_batches(rows.read(part), shape) for row in batch.to_pylist()]
+
+
+def test_the_rows_of_a_table_are_those_of_one_moment_and_the_changes_continue_them(database: Any) -> None:
+    database.execute("create table t (id int primary key, v int, note text)")
+    database.publish()
+    stream = slices(database, table="public.t")
+    start = stream.first(None)
+    database.execute("insert into t select n, 0, repeat('x', 400) from generate_series(1, 20000) n")
+    begun, stopped = threading.Event(), threading.Event()
+
+    def move() -> None:
+        # A snapshot sees both rows of a transaction, which are in the first and in the last blocks, or none.
+        with psycopg.connect(database.dsn, autocommit=True) as session:
+            while not stopped.is_set():
+                session.execute("update t set v = v + 1 where id in (1, 20000)")
+                begun.set()
+
+    writer = threading.Thread(target=move, daemon=True)
+    writer.start()
+    try:
+        assert begun.wait(60)
+        found = {key: value for key, value, _ in table_rows(database)}
+    finally:
+        stopped.set()
+        join(writer)
+    database.execute("delete from t where id = 7", "insert into t values (20001, 5)")
+    assert len(found) == 20_000
+    assert found[20_000] == found[1] > 0
+    # The slot is older than the rows, so changes come again, and the last ones are those of the table.
+    shape = change_feed_schema(stream.columns(), "t")
+    (part,) = stream.parts(start, stream.last())
+    for batch in batches(stream.read(part), shape):
+        for row in batch.to_pylist():
+            if row["_change_type"] == "delete":
+                del found[row["id"]]
+            else:
+                found[row["id"]] = row["v"]
+    assert found == dict(database.rows("select id, v from t"))
+
+
+def test_rows_and_columns_that_a_publication_leaves_out_are_not_read(database: Any) -> None:
+    database.execute("create table t (id int primary key, v int, secret text) partition by range (id)")
+    database.execute("create table t1 partition of t for values from (0) to (10)")
+    database.execute("create table t2 partition of t for values from (10) to (20)")
+    database.publish("for table t (id, v) where (id > 1) with (publish_via_partition_root = true)")
+    database.execute("insert into t select n, n, 'hunter2' from generate_series(1, 12) n")
+    assert sorted(table_rows(database)) == [(n, n) for n in range(2, 13)]
+    database.execute("truncate t")
+    assert table_rows(database) == []
+
+
+def test_rows_that_cannot_be_read_are_refused_with_the_reason(database: Any) -> None:
+    database.execute("create table t (id int primary key, v int)")
+    with pytest.raises(UsageError, match="pass table, and no start"):
+        table_rows(database, start="2026-01-01T00:00:00Z")
+    with pytest.raises(
+        UsageError, match="a stream cannot begin with the rows.*Create the slot, read the rows"
+    ):
+        table_rows(database, snapshot="initial")
+    database.publish()
+    with pytest.raises(SetupError, match="no table 'public.u'; did you mean 'public.t'"):
+        table_rows(database, table="public.u")
+    options = {"dsn": database.dsn, "publication": database.publication, "slot": database.slot}
+    source = PostgresDataSource({**options, "table": "public.t", "snapshot": "initial_only"})
+    with pytest.raises(UsageError, match=r"snapshot=initial_only is for spark\.read"):
+        source.streamReader(None)
 
 
 def test_changes_before_the_start_are_left_out(database: Any) -> None:

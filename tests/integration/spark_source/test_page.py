@@ -20,7 +20,7 @@ from penstock_emulators.ydb import YdbEmulator
 from tests.support.oracle.change_feed import complete_batches, replay
 
 PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "spark-data-source.md"
-REGISTER, SPANNER, POSTGRES, YDB, MERGE, BATCH, ROWS = re.findall(
+REGISTER, SPANNER, POSTGRES, YDB, MERGE, BATCH, ROWS, POSTGRES_ROWS = re.findall(
     r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL
 )
 
@@ -132,6 +132,8 @@ def test_the_example_of_postgres(spark: Any, tmp_path: Path) -> None:
         assert (row.id, row.value, row._change_type) == (1, "a", "insert")
         plan = names["query"].lastProgress
         assert plan is None or server.dsn() not in str(plan)
+        rows = run(POSTGRES_ROWS, spark, known, dsn="${file:" + str(secret) + "}")["rows"]
+        assert list(map(tuple, rows.collect())) == [(1, "a")]
 
 
 def test_the_example_of_ydb(spark: Any, tmp_path: Path) -> None:

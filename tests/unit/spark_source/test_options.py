@@ -57,7 +57,7 @@ def test_names_are_compared_without_case() -> None:
         ({"project": "projects/p"}, "project must be a bare name"),
         ({"change_stream": "S-1"}, "is not the name of a change stream"),
         ({"credentials": "{}"}, "no option credentials: options are texts"),
-        ({"snapshot": "initial"}, "no option snapshot: read the rows of the tables"),
+        ({"snapshot": "initial"}, "no option snapshot: read the rows with spark.read"),
         ({"maxRowsPerTrigger": "5"}, "no option maxrowspertrigger: .*Pass max_slice_seconds"),
         ({"signal_file": "/f"}, "no option signal_file: only the Beam source has it"),
         ({"table": "Orders", "tables": "Orders"}, "table and tables are both given"),
