@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from apache_beam.metrics import monitoring_infos
+from apache_beam.metrics.cells import GaugeData
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
@@ -25,6 +26,7 @@ from penstock.runner.protocol import Coordinator, EpochState, Publication, Resid
 from penstock.runner.protocol.record import WatermarkKey
 from penstock.runner.store import Checkpoint
 from penstock.runner.store.drivers import DriverNotes, Ended, Pipeline, Process, Started
+from penstock.table_times import NAMESPACE_PREFIX as TABLES_PREFIX
 
 READ, PUBLISH = "ReadChangeStream/Read/ParDo(ReadFn)", "WriteFiles/Files/Write/Publish/Publish"
 COMMITS = 8
@@ -33,6 +35,14 @@ COMMITS = 8
 def counter(namespace: str, name: str, value: int, step: str = READ) -> bytes:
     """Return a committed counter of a step."""
     info = monitoring_infos.int64_user_counter(f"penstock.io.{namespace}", name, value, ptransform=step)
+    return bytes(info.SerializeToString())
+
+
+def table_time(table: str, seconds: float) -> bytes:
+    """Return the committed gauge of a table's newest change, in seconds since 1970."""
+    time_ms = int(seconds * 1000)
+    gauge = GaugeData(time_ms, time_ms)
+    info = monitoring_infos.int64_user_gauge(f"{TABLES_PREFIX}spanner", table, gauge, ptransform=READ)
     return bytes(info.SerializeToString())
 
 
@@ -45,7 +55,11 @@ def state(watermark: float, changes: int, *, waiting: int = 0, **more: int) -> E
         residuals=(Residual(READ, "id", b"", us, 0),),
         publications=tuple(Publication(PUBLISH, b"") for _ in range(waiting)),
         watermarks={WatermarkKey.output(READ): us, WatermarkKey.carried(PUBLISH): us},
-        metrics=(*(counter("spanner", name, value) for name, value in counters.items()), published),
+        metrics=(
+            table_time("Orders", watermark),
+            *(counter("spanner", name, value) for name, value in counters.items()),
+            published,
+        ),
     )
 
 

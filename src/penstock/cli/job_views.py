@@ -6,7 +6,7 @@ import hashlib
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -25,6 +25,7 @@ from penstock.io.change_streams.undecodable import UNDECODABLE
 from penstock.io.staging.refused import REFUSED
 from penstock.launch.commit_exporter import committed_counters
 from penstock.object_stores.location import locate, shown_url
+from penstock.pipelines.dead_letter_files import not_replayed, oldest_letter
 from penstock.pipelines.published_folder import NoFolderError, PublishedFolder
 from penstock.pipelines.replays import ReplayFolder
 from penstock.telemetry.lineage import PartitionSpan, partition_spans
@@ -39,7 +40,7 @@ MAX_FILES = 2000
 PARALLEL = 8
 """Number of checkpoints that are read at the same time, because object stores take long to answer."""
 
-Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 _NEEDS_JOB_FILE = (
     "The checkpoint alone does not say. Give the job file instead of the folder: penstock ui job.yaml"
@@ -176,38 +177,42 @@ class WatchedJob:
         parameters: Mapping[str, Any] = {} if configuration is None else configuration.parameters
         found["has_signals"] = "signal_folder" in parameters
         lineage = self._lineage or str(parameters.get("lineage_log", ""))
-        found["partitions"] = _or_note(notes, "partitions", _spans, lineage)
+        found["partitions"] = _or_note(notes, "partitions", _spans, lineage, ())
         letters = str(parameters.get("dead_letters", ""))
-        found["letters"] = _or_note(notes, "letters", partial(_letters, self.folder), letters)
+        read = partial(_letters, self.folder)
+        found["letters"], found["oldest_letter"] = _or_note(notes, "letters", read, letters, ((), None))
         return found
 
 
 def _or_note(
     notes: dict[str, str],
     section: str,
-    read: Callable[[PublishedFolder, Sequence[str]], Iterable[Item]],
+    read: Callable[[PublishedFolder, Sequence[str], Sequence[str]], Found],
     folder: str,
-) -> tuple[Item, ...]:
-    """Return what `read` finds in the newest files of a folder. A note says why it is nothing, or not everything."""
+    nothing: Found,
+) -> Found:
+    """Return what `read` finds in a folder, its newest files and all its files; `nothing` if it cannot be read.
+
+    A note says why it is nothing, or not everything.
+    """
     if not folder:
-        return ()
+        return nothing
     try:
         published = PublishedFolder(folder)
         files = published.files()
         if older := len(files[:-MAX_FILES]):
             notes[section] = f"{older} older files of {folder} are not read"
-        return tuple(read(published, files[-MAX_FILES:]))
+        return read(published, files[-MAX_FILES:], files)
     except NoFolderError:
         notes[section] = f"Nothing was written to {folder} yet."
-        return ()
     except Exception as error:
         # Whatever is wrong with this folder, the rest of the page is shown.
         notes[section] = _reason(error)
-        return ()
+    return nothing
 
 
-def _spans(published: PublishedFolder, files: Sequence[str]) -> list[PartitionSpan]:
-    return partition_spans(event for file in files for event in _events(published, file))
+def _spans(published: PublishedFolder, newest: Sequence[str], _: Sequence[str]) -> tuple[PartitionSpan, ...]:
+    return tuple(partition_spans(event for file in newest for event in _events(published, file)))
 
 
 # Published files never change, and a page reads them again every few seconds.
@@ -216,16 +221,20 @@ def _events(published: PublishedFolder, file: str) -> tuple[Mapping[str, Any], .
     return tuple(line.content for line in published.lines(file))
 
 
-def _letters(checkpoint: str, published: PublishedFolder, files: Sequence[str]) -> list[LetterGroup]:
+def _letters(
+    checkpoint: str, published: PublishedFolder, newest: Sequence[str], files: Sequence[str]
+) -> tuple[tuple[LetterGroup, ...], float | None]:
+    """Return the groups in the newest files, and the time of the oldest letter that no replay has taken."""
     taken = {file for each in ReplayFolder(checkpoint).planned() for file in each.files}
     counts: Counter[tuple[str, int, str]] = Counter()
     replayed: Counter[tuple[str, int, str]] = Counter()
-    for file in files:
+    for file in newest:
         groups = _groups(published, file)
         counts.update(groups)
         if file in taken:
             replayed.update(groups)
-    return [LetterGroup(*group, letters, replayed[group]) for group, letters in counts.most_common()]
+    found = (LetterGroup(*group, letters, replayed[group]) for group, letters in counts.most_common())
+    return tuple(found), oldest_letter(not_replayed(files, taken))
 
 
 @lru_cache(maxsize=4 * MAX_FILES)

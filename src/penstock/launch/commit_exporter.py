@@ -8,7 +8,7 @@ from typing import Any
 from penstock.launch.service_watch import ServiceWatch
 from penstock.measurement import Measurement
 from penstock.telemetry.export import Export
-from penstock.telemetry.measurements import TableLags, measure, start_time
+from penstock.telemetry.measurements import TableLags, measure, measure_tables, start_time
 from penstock.telemetry.status import pipeline_status
 
 
@@ -21,7 +21,7 @@ class CommitExporter:
         self._export, self._clock = export, clock
         self.services = services or ServiceWatch()
         self._start = start_time(clock())
-        self._tables = TableLags()
+        self._tables: TableLags[tuple[str, str]] = TableLags()
         self._epochs = -1
         self._of_commit: list[Measurement] = []
         self._answers: Sequence[Measurement] = ()
@@ -41,7 +41,7 @@ class CommitExporter:
             self._of_commit = [
                 self._start,
                 *measure(status, progress, counters),
-                *self._tables.measure(status.committed_at, counters),
+                *measure_tables(self._tables, status.committed_at, counters),
             ]
         self._epochs, self._answers = progress.epochs, answers
         self._export([*self._of_commit, *answers])

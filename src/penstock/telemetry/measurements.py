@@ -7,9 +7,9 @@ Values that are not known are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from penstock.io.change_streams.metrics import (
     NAMESPACE_PREFIX,
@@ -111,40 +111,63 @@ def measure(
     return measurements + _of_the_runner(progress)
 
 
+KeyT = TypeVar("KeyT")
+
+
 @dataclass(slots=True)
-class TableLags:
-    """The lag of each table, from the commits of one driver. Keys are (component, table), times are in seconds.
+class TableLags(Generic[KeyT]):
+    """The lag of each table, from the commits of a pipeline in their order. Times are in seconds.
 
     A table's lag is how old its newest change was when it was committed. So it says nothing while the table does not
     change, and is left out then.
     """
 
-    _newest: dict[tuple[str, str], float] = field(default_factory=dict)
-    _lags: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    _newest: Mapping[KeyT, float] = field(default_factory=dict)
+    _lags: dict[KeyT, tuple[float, float]] = field(default_factory=dict)
+    _committed_at: float | None = None
     _started: bool = False
 
-    def measure(
-        self, committed_at: float | None, counters: Iterable[tuple[str, str, int]]
-    ) -> list[Measurement]:
-        """Return the measurements after a commit, from the same counters as `measure`."""
-        newest = newest_changes(counters)
+    def add(self, committed_at: float | None, newest: Mapping[KeyT, float]) -> None:
+        """Add a commit, and the time of the newest change of each table as of it."""
         for key, time in newest.items():
             # What the first record has may be old: the driver that committed it ended some time ago.
             if committed_at is not None and self._started and time != self._newest.get(key):
                 self._lags[key] = committed_at, committed_at - time
-        self._newest, self._started = newest, True
-        return [*self._times(), *self._recent_lags(committed_at)]
+        self._newest, self._committed_at, self._started = newest, committed_at, True
 
-    def _times(self) -> Iterator[Measurement]:
-        for key, time in sorted(self._newest.items()):
-            text = "Commit time of the table's newest change that is committed."
-            yield Measurement("penstock_table_change_timestamp_seconds", time, text, "s", labels=_table(key))
+    def recent(self) -> dict[KeyT, float]:
+        """Return the lag of each table that changed within `TABLE_IDLE_SECONDS` before the last commit."""
+        now = self._committed_at
+        return {
+            key: lag
+            for key, (at, lag) in self._lags.items()
+            if now is not None and now - at < TABLE_IDLE_SECONDS
+        }
 
-    def _recent_lags(self, committed_at: float | None) -> Iterator[Measurement]:
-        for key, (at, lag) in sorted(self._lags.items()):
-            if committed_at is not None and committed_at - at < TABLE_IDLE_SECONDS:
-                text = "Age of the table's newest change when it was committed."
-                yield Measurement("penstock_table_lag_seconds", lag, text, "s", labels=_table(key))
+
+def measure_tables(
+    lags: TableLags[tuple[str, str]], committed_at: float | None, counters: Iterable[tuple[str, str, int]]
+) -> list[Measurement]:
+    """Add a commit to the lags, and return the measurements after it, from the same counters as `measure`."""
+    newest = newest_changes(counters)
+    lags.add(committed_at, newest)
+    kinds = (
+        (
+            "penstock_table_change_timestamp_seconds",
+            newest,
+            "Commit time of the table's newest change that is committed.",
+        ),
+        (
+            "penstock_table_lag_seconds",
+            lags.recent(),
+            "Age of the table's newest change when it was committed.",
+        ),
+    )
+    return [
+        Measurement(name, value, text, "s", labels=_table(key))
+        for name, values, text in kinds
+        for key, value in sorted(values.items())
+    ]
 
 
 def _table(key: tuple[str, str]) -> tuple[tuple[str, str], ...]:

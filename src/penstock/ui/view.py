@@ -13,6 +13,7 @@ from typing import Any
 from penstock.io.change_streams.metrics import LINEAGE, REFUSED_PARTITIONS, REFUSED_SECONDS
 from penstock.parked import ParkedTable
 from penstock.telemetry.lineage import PartitionSpan
+from penstock.telemetry.measurements import TableLags
 from penstock.telemetry.state import SILENT_SECONDS, Condition, JobState
 from penstock.telemetry.status import PipelineStatus, rate, span
 
@@ -45,6 +46,19 @@ class Sink:
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """One table of a source as of the last commit.
+
+    `changed_at`: commit time of its newest change, in seconds since 1970. `lag`: how old that change was when it was
+    committed, in seconds; None if the table has not changed for a while.
+    """
+
+    name: str
+    changed_at: float
+    lag: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class LetterGroup:
     """Dead letters of one table, attempt and reason. `replayed` of them are in files that a replay has taken."""
 
@@ -68,7 +82,8 @@ class JobView:
     """One job at time `at`, in seconds since 1970.
 
     `key` names it in links. `samples` are statuses in the order of time, the last one as of now. `notes` say by section
-    why a part is missing. `job_file` is empty if only the checkpoint is known.
+    why a part is missing. `oldest_letter` is the event time of the oldest dead letter that no replay has taken, in
+    seconds and rounded down to the hour. `job_file` is empty if only the checkpoint is known.
     """
 
     at: float
@@ -86,6 +101,7 @@ class JobView:
     sinks: tuple[Sink, ...] = ()
     partitions: tuple[PartitionSpan, ...] = ()
     letters: tuple[LetterGroup, ...] = ()
+    oldest_letter: float | None = None
     undecoded: int = 0
     configuration: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     has_signals: bool = False
@@ -155,10 +171,26 @@ class JobView:
         found += self._of_the_status(self.now) if self.now and self.condition.runs else []
         waiting = sum(each.letters - each.replayed for each in self.letters)
         if waiting or self.undecoded:
-            found.append(
-                f"{counted_noun(waiting or self.undecoded, 'change')} could not be processed: see the dead letters"
-            )
+            oldest = f", the oldest {span(self.letter_age)} ago" if self.letter_age is not None else ""
+            count = counted_noun(waiting or self.undecoded, "change")
+            found.append(f"{count} could not be processed{oldest}: see the dead letters")
         return found
+
+    @property
+    def letter_age(self) -> float | None:
+        """Seconds since the oldest dead letter that no replay has taken; None if none waits."""
+        return None if self.oldest_letter is None else max(0.0, self.at - self.oldest_letter)
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables that have changed, the slowest first."""
+        lags: TableLags[str] = TableLags()
+        for sample in self.samples:
+            lags.add(sample.committed_at, sample.newest_changes)
+        recent = lags.recent()
+        newest = self.now.newest_changes if self.now else {}
+        found = [Table(name, changed_at, recent.get(name)) for name, changed_at in newest.items()]
+        return sorted(found, key=lambda table: (-(table.lag or 0.0), table.name))
 
     def text_of_parked(self, table: ParkedTable) -> str:
         """Say why a table is parked, and what to do."""

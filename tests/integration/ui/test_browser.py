@@ -31,6 +31,7 @@ from tests.support.played_jobs import (
     lineage_log,
     play,
     state,
+    table_time,
     waiting_residual,
 )
 from tests.support.waiting import wait_until
@@ -85,6 +86,7 @@ def thirty_jobs(folder: Path) -> None:
         WatermarkKey.carried(PUBLISH): int(start * 1e6),
     }
     metrics = (
+        table_time(HOSTILE, now - 3),
         *state(start, 1008, splits=14, merges=9, moves=3).metrics[:-1],
         counter("staging", "published_files", 41, PUBLISH),
         counter("staging", "staged_records", 1008, PUBLISH),
@@ -222,6 +224,9 @@ def test_the_name_of_a_table_stays_text(page: Any, address: str) -> None:
     page.get_by_role("link", name="orders-eu").click()
     letters = page.get_by_role("table").filter(has_text="could not be processed")
     assert HOSTILE in letters.get_by_role("rowheader").first.inner_text()
+    tables = page.get_by_role("table").filter(has_text="Tables with changes")
+    assert re.search(re.escape(HOSTILE) + r"\s.*\d\.\d s", tables.inner_text())
+    assert "The oldest letter that no replay has taken is of 2026-01-31" in page.inner_text("main")
     assert "penstock dead-letters replay" in page.inner_text("main")
     assert "${env:MASK_KEY}" in page.inner_text("main")
 

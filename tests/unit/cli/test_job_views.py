@@ -6,6 +6,7 @@ import json
 import subprocess
 import tempfile
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from penstock.cli import job_views
 from penstock.cli.commands import cli
 from penstock.cli.job_views import WatchedJob, WatchedJobs
+from penstock.compat import UTC
 from penstock.runner.protocol import Coordinator
 from penstock.runner.store import Checkpoint
 from penstock.runner.store.drivers import Ended, Process
@@ -135,7 +137,15 @@ def test_dead_letters_are_counted_by_reason_and_by_whether_a_replay_has_them(tmp
     file = job_file(tmp_path / "shop.yaml", tmp_path / "orders", dead_letters=str(tmp_path / "dead"))
     shop = whole(tmp_path / "orders", file)
     assert shop.letters == (LetterGroup("Orders", 1, "too long", 5, 2),)
+    # As the gauge of the driver: the hour in the name of a file that no replay has taken.
+    assert shop.oldest_letter == datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
     assert any("dead-letters replay" in each.line for each in shop.commands)
+
+
+def test_the_lag_of_a_table_comes_from_the_commits_of_the_checkpoint(tmp_path: Path) -> None:
+    play(tmp_path / "orders", lag=90)
+    (orders,) = whole(tmp_path / "orders").tables
+    assert (orders.name, orders.lag) == ("Orders", pytest.approx(90, abs=0.01))
 
 
 def test_a_folder_that_cannot_be_used_is_a_note_in_its_section(tmp_path: Path) -> None:

@@ -14,20 +14,20 @@ from penstock.io.postgres.record import ChangeKind, LogRecord, Table
 from penstock.runner.driver.merge_reports import metrics_after
 from penstock.runner.metrics import Metrics, deserialized
 from penstock.table_times import MOST_TABLES, OTHER, limited
-from penstock.telemetry.measurements import TABLE_IDLE_SECONDS, TableLags
+from penstock.telemetry.measurements import TABLE_IDLE_SECONDS, TableLags, measure_tables
 
 NAMESPACE = "penstock.tables.postgres"
 
 
-def measured(lags: TableLags, committed_at: float, **times: float) -> dict[str, float]:
+def measured(lags: TableLags[tuple[str, str]], committed_at: float, **times: float) -> dict[str, float]:
     """The lags that are exported after a commit; `times` are of the newest changes."""
     counters = [(NAMESPACE, table, round(time * 1000)) for table, time in times.items()]
-    found = lags.measure(committed_at, [*counters, ("penstock.io.postgres", "records", 7)])
+    found = measure_tables(lags, committed_at, [*counters, ("penstock.io.postgres", "records", 7)])
     return {dict(m.labels)["table"]: m.value for m in found if m.name == "penstock_table_lag_seconds"}
 
 
 def test_a_tables_lag_is_the_age_of_its_newest_change_at_its_commit() -> None:
-    lags = TableLags()
+    lags: TableLags[tuple[str, str]] = TableLags()
     measured(lags, 1000.0, orders=900.0, people=900.0)
     assert measured(lags, 1010.0, orders=1009.0, people=900.0) == {"orders": pytest.approx(1.0)}
     # A table that does not change keeps the lag of its last change, and does not seem to fall behind.
@@ -42,7 +42,7 @@ def test_the_changes_before_a_restart_are_not_late() -> None:
 
 
 def test_a_table_without_changes_for_long_has_no_lag() -> None:
-    lags = TableLags()
+    lags: TableLags[tuple[str, str]] = TableLags()
     measured(lags, 1000.0, orders=900.0)
     assert measured(lags, 1010.0, orders=1009.0)
     assert measured(lags, 1010.0 + TABLE_IDLE_SECONDS, orders=1009.0) == {}

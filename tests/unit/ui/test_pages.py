@@ -36,6 +36,7 @@ def hostile_job() -> JobView:
         slowest=Slowest(HOSTILE, 0, (HOSTILE,)),
         scans=(Scan(HOSTILE, 1, 2),),
         table_moves=(TableMove(HOSTILE, True, 0), TableMove(HOSTILE, False, 10**18)),
+        newest_changes={HOSTILE: AT - 1},
     )
     return JobView(
         AT,
@@ -56,6 +57,7 @@ def hostile_job() -> JobView:
             PartitionSpan(HOSTILE, AT - 10, sources=[(AT - 10, "p")], waits_for={"p"}),
         ),
         letters=(LetterGroup(HOSTILE, 1, HOSTILE, 5, 2),),
+        oldest_letter=AT - 7200,
         configuration={"parameters": {HOSTILE: HOSTILE}},
         notes={"positions": HOSTILE, "letters": HOSTILE, "configuration": HOSTILE},
     )

@@ -11,7 +11,7 @@ from penstock.io.change_streams.frontier import Scan, Slowest
 from penstock.parked import ParkedTable
 from penstock.telemetry.state import Condition, JobState
 from penstock.telemetry.status import PipelineStatus
-from penstock.ui.view import JobView, LetterGroup, by_urgency, counted, sink_of
+from penstock.ui.view import JobView, LetterGroup, Table, by_urgency, counted, sink_of
 
 NOW = 1_000_000.0
 
@@ -94,6 +94,23 @@ def test_dead_letters_that_no_replay_has_taken_are_a_warning() -> None:
         "3 changes could not be processed: see the dead letters"
     ]
     assert job(Condition.RUNNING, letters=(LetterGroup("Orders", 1, "too long", 5, 5),)).warnings == []
+    assert job(Condition.RUNNING, letters=(waiting,), oldest_letter=NOW - 3600 * 30).warnings == [
+        "3 changes could not be processed, the oldest 30.0 h ago: see the dead letters"
+    ]
+
+
+def test_the_lag_of_a_table_is_the_gauge_of_the_commits_that_are_known() -> None:
+    samples = [
+        status(NOW - 700, newest_changes={"idle": NOW - 720, "people": NOW - 720, "orders": NOW - 720}),
+        status(NOW - 650, newest_changes={"idle": NOW - 651, "people": NOW - 720, "orders": NOW - 720}),
+        status(NOW - 10, newest_changes={"idle": NOW - 651, "people": NOW - 70, "orders": NOW - 12}),
+    ]
+    assert job(Condition.RUNNING, *samples).tables == [
+        Table("people", NOW - 70, 60.0),
+        Table("orders", NOW - 12, 2.0),
+        Table("idle", NOW - 651, None),
+    ]
+    assert job(Condition.RUNNING).tables == []
 
 
 def test_jobs_that_need_a_person_come_first_and_the_slowest_of_them() -> None:
