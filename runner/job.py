@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,7 @@ class Job:
         trace("took over")
         notes = DriverNotes(checkpoint)
         notes.note_start(record.generation, Started(Process.current(), self._pipeline))
+        self._result.leave_answers(partial(notes.note_answers, record.generation))
         requests = RequestWatch(checkpoint, record.generation)
 
         def run() -> str:

@@ -25,7 +25,7 @@ from penstock.runner.protocol.complete import complete_until_us
 from penstock.runner.protocol.record import CommitRecord, WatermarkKey, WatermarkKind
 from penstock.runner.protocol.record_codec import decode_record
 from penstock.runner.store.checkpoint import Checkpoint
-from penstock.runner.store.drivers import DriverNotes, Ended, Started
+from penstock.runner.store.drivers import Answers, DriverNotes, Ended, Started
 from penstock.runner.store.requests import Request, Requests
 from penstock.runner.store.table_requests import TableRequests
 
@@ -279,6 +279,10 @@ class RemoteJob:
     def started(self, generation: int) -> Started | None:
         """Return which process the driver of a generation is, and its pipeline; None if it has left no note."""
         return self._notes.started(generation)
+
+    def answers(self, generation: int) -> Answers:
+        """Return what services have answered to the driver of a generation; only a driver with metrics asks them."""
+        return self._notes.answers(generation)
 
     def ended(self, generation: int) -> Ended | None:
         """Return how the driver of a generation has ended; None if it runs, or was killed."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
@@ -17,6 +18,7 @@ from penstock.runner.interrupts import interrupted, interrupts_raised
 from penstock.runner.metrics import Metrics
 from penstock.runner.protocol.complete import complete_until_us
 from penstock.runner.protocol.record import CommitRecord, WatermarkKind
+from penstock.runner.store.drivers import Answers
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,9 @@ class PySparkPipelineResult(PipelineResult):
     def __init__(self, residuals: Residuals | None = None) -> None:
         super().__init__(PipelineState.STARTING)
         self._residuals = residuals
+        self._noting = threading.Lock()
+        self._leave: Callable[[Answers], None] | None = None
+        self._answers: Answers | None = None
         self._record: CommitRecord | None = None
         self._progress: tuple[CommitRecord, Progress] | None = None
         self._timings: Mapping[str, float] = {}
@@ -191,6 +196,24 @@ class PySparkPipelineResult(PipelineResult):
         self._timings = timings or {}
         self._record = record
         self._metrics.add(measured)
+
+    def note_answers(self, at: float, values: Sequence[Mapping[str, Any]]) -> None:
+        """Leave a note of what services have answered at a time, in seconds since 1970, for those who read the folder.
+
+        `values` can be written as JSON. A pipeline without a checkpoint leaves none, and a note that fails is a
+        message of the log.
+        """
+        with self._noting:
+            self._answers = Answers(at, tuple(values))
+            if self._leave is not None:
+                self._leave(self._answers)
+
+    def leave_answers(self, leave: Callable[[Answers], None]) -> None:
+        """Give the notes their place, which is known after the take-over: the first answers may be there before."""
+        with self._noting:
+            self._leave = leave
+            if self._answers is not None:
+                leave(self._answers)
 
     def obey(self, requests: Collection[str]) -> None:
         """Stop or drain as requests in the checkpoint folder ask. A stop wins: it can be followed by a drain."""

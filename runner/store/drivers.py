@@ -2,6 +2,7 @@
 
     drivers/000000000012.started    the process of the driver of generation 12, and the pipeline that it runs (JSON)
     drivers/000000000012.ended      the state in which it ended, and why (JSON); a killed driver leaves no such note
+    drivers/000000000012.000034.answers    what services have answered to it, for its metrics (JSON): the last of 34
 
 They decide nothing in the protocol: of two drivers the newer take-over wins, with and without notes. The next driver
 deletes the notes of the drivers before it.
@@ -24,7 +25,9 @@ from penstock.runner.store.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(r"(\d{12,})\.(started|ended)")
+_NAME = re.compile(r"(\d{12,})\.(?:started|ended|(\d{6,})\.answers)")
+_LOOKS = 3
+"""How often answers are looked for that another note has replaced meanwhile."""
 _DEAD_STATES = ("Z", "X")
 """States in /proc of a process that runs no code any more."""
 
@@ -88,11 +91,20 @@ class Ended:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the services of a pipeline have answered at a time, in seconds since 1970: values of JSON by name."""
+
+    at: float = 0.0
+    values: tuple[Mapping[str, Any], ...] = ()
+
+
 class DriverNotes:
     """The notes of one checkpoint. Writing never fails: without a note, the next start waits for an answer."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._files, self._folder = checkpoint.filesystem, f"{checkpoint.folder}/drivers"
+        self._answers = 0
 
     def note_start(self, generation: int, started: Started) -> None:
         """Note which process the driver of a generation is, and delete the notes of the drivers before it."""
@@ -108,6 +120,31 @@ class DriverNotes:
     def note_end(self, generation: int, ended: Ended) -> None:
         """Note how the driver of a generation has ended."""
         self._note(generation, "ended", asdict(ended))
+
+    def note_answers(self, generation: int, answers: Answers) -> None:
+        """Note what the services have answered to the driver of a generation, in place of the answers before.
+
+        One at a time.
+        """
+        self._answers += 1
+        self._note(generation, f"{self._answers:06d}.answers", asdict(answers))
+        if self._answers > 1:
+            try:
+                self._files.delete(self._path(generation, f"{self._answers - 1:06d}.answers"))
+            except OSError as error:
+                logger.warning("could not delete an old note in the checkpoint folder: %s", error)
+
+    def answers(self, generation: int) -> Answers:
+        """Return the last answers; without values if there are none. A note may be replaced while it is read."""
+        for _ in range(_LOOKS):
+            names = filter(None, map(_NAME.fullmatch, self._files.list(self._folder)))
+            numbers = [int(name[2]) for name in names if name[2] and int(name[1]) == generation]
+            found = self._read(generation, f"{max(numbers):06d}.answers") if numbers else {}
+            with suppress(KeyError, TypeError):
+                return Answers(found["at"], tuple(found["values"]))
+            if not numbers:
+                break
+        return Answers()
 
     def started(self, generation: int) -> Started | None:
         """Return the note; None if there is none, for example because an earlier version of Penstock took over."""

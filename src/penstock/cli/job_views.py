@@ -31,7 +31,7 @@ from penstock.pipelines.replays import ReplayFolder
 from penstock.telemetry.lineage import PartitionSpan, partition_spans
 from penstock.telemetry.state import Condition, JobState, job_state
 from penstock.telemetry.status import PipelineStatus, pipeline_status
-from penstock.ui.view import BEHIND_SECONDS, JobView, LetterGroup, sink_of
+from penstock.ui.view import BEHIND_SECONDS, Answer, JobView, LetterGroup, sink_of
 
 SAMPLES = 1000
 """Number of commits of one job that a page remembers for its charts. A checkpoint has about the last ten."""
@@ -41,6 +41,9 @@ PARALLEL = 8
 """Number of checkpoints that are read at the same time, because object stores take long to answer."""
 
 Found = TypeVar("Found")
+
+_NO_SPANS: tuple[PartitionSpan, ...] = ()
+_NO_LETTERS: tuple[tuple[LetterGroup, ...], float | None] = ((), None)
 
 _NEEDS_JOB_FILE = (
     "The checkpoint alone does not say. Give the job file instead of the folder: penstock ui job.yaml"
@@ -93,6 +96,7 @@ class WatchedJob:
             job=remote.name,
             reads=started.pipeline.reads if started else (),
             driver=record.writer,
+            answers=_answers(remote.answers(record.generation)) if whole else (),
             record=record.number,
             generation=record.generation,
             **facts,
@@ -177,11 +181,26 @@ class WatchedJob:
         parameters: Mapping[str, Any] = {} if configuration is None else configuration.parameters
         found["has_signals"] = "signal_folder" in parameters
         lineage = self._lineage or str(parameters.get("lineage_log", ""))
-        found["partitions"] = _or_note(notes, "partitions", _spans, lineage, ())
+        found["partitions"] = _or_note(notes, "partitions", _spans, lineage, _NO_SPANS)
         letters = str(parameters.get("dead_letters", ""))
         read = partial(_letters, self.folder)
-        found["letters"], found["oldest_letter"] = _or_note(notes, "letters", read, letters, ((), None))
+        found["letters"], found["oldest_letter"] = _or_note(notes, "letters", read, letters, _NO_LETTERS)
         return found
+
+
+def _answers(noted: Any) -> tuple[Answer, ...]:
+    """Return the answers of services that a driver has noted: measurements as values of JSON."""
+    return tuple(
+        Answer(
+            noted.at,
+            value["name"],
+            value["help"],
+            ", ".join(text for _, text in value["labels"]),
+            value["value"],
+            value["unit"],
+        )
+        for value in noted.values
+    )
 
 
 def _or_note(

@@ -114,7 +114,7 @@ def run_pipeline(
         if isinstance(result, ExitCode):
             return result
         signals.install()
-        with session.asking_services():
+        with session.asking_services(result):
             return session.watch(result, signals)
 
 
@@ -242,9 +242,15 @@ class _Session:
             return ExitCode.INTERRUPTED if stopping else ExitCode.DONE
         return self._end(result.state, stopping, getattr(result, "requested", ""))
 
-    def asking_services(self) -> AbstractContextManager[Any]:
-        """Ask the services of the pipeline for measurements while the context is open, if they are exported."""
-        return nullcontext() if self.exporter is None else self.exporter.services
+    def asking_services(self, result: Any) -> AbstractContextManager[Any]:
+        """Ask the services of the pipeline for measurements while the context is open, if they are exported.
+
+        The result leaves a note of them for `penstock ui`; other runners leave none.
+        """
+        if self.exporter is None:
+            return nullcontext()
+        self.exporter.services.note = getattr(result, "note_answers", None)
+        return self.exporter.services
 
     def fail(self, code: ExitCode, error: BaseException) -> ExitCode:
         """Show in one message what failed and, if the error says so, what to do. Returns the exit code.

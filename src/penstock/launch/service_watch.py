@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
@@ -20,6 +21,7 @@ _REST = 20
 """A pause is at least this many times as long as the questions before it took: a folder may have very many files."""
 
 Question = Callable[[], Sequence[Measurement]]
+Note = Callable[[float, Sequence[Mapping[str, Any]]], None]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -27,12 +29,14 @@ _LOGGER = logging.getLogger(__name__)
 class ServiceWatch(AbstractContextManager["ServiceWatch"]):
     """Asks its questions again and again while the context is open. `answers` has the last ones.
 
-    A question that raises has no answer until it is asked again: an old value would look like a new one.
+    A question that raises has no answer until it is asked again: an old value would look like a new one. `note` gets
+    each set of answers, and their time in seconds since 1970, in the thread that asks.
     """
 
     def __init__(self, questions: Sequence[Question] = (), ask_seconds: float = ASK_SECONDS) -> None:
         self._questions, self._ask_seconds = questions, ask_seconds
         self._closed = threading.Event()
+        self.note: Note | None = None
         self.answers: Sequence[Measurement] = ()
         """Replaced as a whole, so a reader may compare it by identity with what it has seen."""
 
@@ -58,6 +62,8 @@ class ServiceWatch(AbstractContextManager["ServiceWatch"]):
         while not self._closed.is_set():
             started = time.monotonic()
             self.answers = [answer for question in self._questions for answer in _answers(question)]
+            if self.note is not None:
+                self.note(time.time(), [asdict(answer) for answer in self.answers])
             self._closed.wait(max(self._ask_seconds, _REST * (time.monotonic() - started)))
 
 

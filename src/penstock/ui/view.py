@@ -16,6 +16,7 @@ from penstock.telemetry.lineage import PartitionSpan
 from penstock.telemetry.measurements import TableLags
 from penstock.telemetry.state import SILENT_SECONDS, Condition, JobState
 from penstock.telemetry.status import PipelineStatus, rate, span
+from penstock.ui.drawings import time_text
 
 BEHIND_SECONDS = 60.0
 """From this lag on a job that runs is marked as behind."""
@@ -43,6 +44,32 @@ class Sink:
     complete: float | None
     waiting: int
     counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a service has answered to the driver at time `at`, in seconds since 1970: the gauge `name`.
+
+    `about` are the values of the gauge's labels, such as the name of a slot. `unit` is a UCUM code.
+    """
+
+    at: float
+    name: str
+    text: str
+    about: str
+    value: float
+    unit: str
+
+    @property
+    def shown(self) -> str:
+        """The value with its unit."""
+        if self.unit == "By":
+            return f"{self.value:,.0f} bytes"
+        if self.name.endswith("_timestamp_seconds"):
+            return time_text(self.value)
+        if self.unit == "s":
+            return span(self.value)
+        return f"{self.value:,.0f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +130,7 @@ class JobView:
     letters: tuple[LetterGroup, ...] = ()
     oldest_letter: float | None = None
     undecoded: int = 0
+    answers: tuple[Answer, ...] = ()
     configuration: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     has_signals: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.cli.job_views import WatchedJob
 from penstock_emulators.server_process import free_port
 from tests.integration.cli.otlp_receiver import OtlpReceiver
 
@@ -95,6 +96,10 @@ def test_prometheus_and_opentelemetry_get_each_commit_under_the_names_of_the_das
     assert samples["penstock_dead_letter_files"] == 0
     assert samples["penstock_table_change_timestamp_seconds.spanner.Orders"] > 1.7e9
     assert 0 <= samples["penstock_table_lag_seconds.spanner.Orders"] < 120
+
+    # The page of the job has the answers of the services too.
+    answers = WatchedJob(str(tmp_path / "checkpoint")).look(whole=True).answers
+    assert ("OrdersStream", 86_400) in [(each.about, each.value) for each in answers]
 
     # OpenTelemetry: the same names, without the suffix of counters, and the last commit of all.
     unlabelled = {name.removesuffix("_total").replace("penstock_", "penstock.", 1) for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -16,9 +16,12 @@ from penstock.cli import job_views
 from penstock.cli.commands import cli
 from penstock.cli.job_views import WatchedJob, WatchedJobs
 from penstock.compat import UTC
+from penstock.io.change_streams.retention import retention
+from penstock.pipelines.dead_letter_files import waiting_letters
 from penstock.runner.protocol import Coordinator
 from penstock.runner.store import Checkpoint
-from penstock.runner.store.drivers import Ended, Process
+from penstock.runner.store.drivers import Answers as RunnerAnswers
+from penstock.runner.store.drivers import DriverNotes, Ended, Process
 from penstock.telemetry.state import Condition
 from penstock.ui.view import JobView, LetterGroup
 from tests.support.played_jobs import dead_letters, job_file, lineage_log, play, state
@@ -142,10 +145,35 @@ def test_dead_letters_are_counted_by_reason_and_by_whether_a_replay_has_them(tmp
     assert any("dead-letters replay" in each.line for each in shop.commands)
 
 
+def test_a_replayed_letter_is_not_the_oldest(tmp_path: Path) -> None:
+    play(tmp_path / "orders")
+    dead_letters(tmp_path / "dead", "Orders", "too long", 3)
+    (tmp_path / "orders-replays").mkdir()
+    taken = {"files": ["dead_letters/2026-01-31T12/1.jsonl"]}
+    (tmp_path / "orders-replays" / "000001.json").write_text(json.dumps(taken))
+    file = job_file(tmp_path / "shop.yaml", tmp_path / "orders", dead_letters=str(tmp_path / "dead"))
+    assert whole(tmp_path / "orders", file).oldest_letter is None
+
+
 def test_the_lag_of_a_table_comes_from_the_commits_of_the_checkpoint(tmp_path: Path) -> None:
     play(tmp_path / "orders", lag=90)
     (orders,) = whole(tmp_path / "orders").tables
     assert (orders.name, orders.lag) == ("Orders", pytest.approx(90, abs=0.01))
+
+
+def test_the_page_has_the_gauges_that_the_driver_has_noted(tmp_path: Path) -> None:
+    checkpoint = play(tmp_path / "orders")
+    assert whole(tmp_path / "orders").answers == ()
+    notes, generation = DriverNotes(checkpoint), checkpoint.last_record().generation
+    for kept in (1.0, 2.0):
+        gauges = [*retention("OrdersStream", 86400), *waiting_letters(["d/2026-01-31T12/1.jsonl"], ())]
+        notes.note_answers(generation, RunnerAnswers(kept, tuple(map(asdict, gauges))))
+    found = whole(tmp_path / "orders").answers
+    assert [(each.at, each.about, each.shown) for each in found] == [
+        (2.0, "OrdersStream", "24.0 h"),
+        (2.0, "", "1"),
+        (2.0, "", "2026-01-31 12:00:00Z"),
+    ]
 
 
 def test_a_folder_that_cannot_be_used_is_a_note_in_its_section(tmp_path: Path) -> None:

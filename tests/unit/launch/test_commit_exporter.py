@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
+import pytest
 
 from penstock.launch.commit_exporter import CommitExporter
 from penstock.launch.service_watch import ServiceWatch
@@ -97,6 +100,16 @@ def test_a_question_that_fails_has_no_value_until_it_is_answered_again() -> None
         assert services.answers == [ANSWER]
         go_on.set()
         wait_until(lambda: len(services.answers) == 2)
+
+
+def test_each_set_of_answers_is_noted_as_values_of_json() -> None:
+    noted: list[Any] = []
+    services = ServiceWatch([lambda: [ANSWER]], ask_seconds=0.001)
+    services.note = lambda at, values: noted.append(json.loads(json.dumps([at, *values])))
+    with services:
+        wait_until(lambda: len(noted) > 1)
+    assert noted[0][0] == pytest.approx(time.time(), abs=3600)
+    assert (noted[0][1]["name"], noted[0][1]["value"]) == (ANSWER.name, ANSWER.value)
 
 
 def test_every_transform_with_measurements_is_asked() -> None:

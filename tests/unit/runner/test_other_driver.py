@@ -22,7 +22,7 @@ from penstock.runner.driver.other_driver import (
 from penstock.runner.protocol import CheckpointError, Coordinator, EpochState, Residual
 from penstock.runner.protocol.errors import DriverRunsError
 from penstock.runner.store import Checkpoint
-from penstock.runner.store.drivers import DriverNotes, Ended, Pipeline, Process, Started
+from penstock.runner.store.drivers import Answers, DriverNotes, Ended, Pipeline, Process, Started
 from penstock.runner.store.object_filesystem import ObjectFileSystem
 from penstock.runner.store.requests import Requests, RequestWatch
 from tests.support.object_stores.simulated import SimulatedClock, SimulatedRequests, store_of
@@ -212,3 +212,18 @@ def test_the_next_driver_deletes_the_notes_of_those_before_it(driver: Driver) ->
     after = Driver(driver.checkpoint)
     assert notes.ended(driver.generation) is None
     assert notes.started(after.generation) == Started(ELSEWHERE, SHOP)
+
+
+def test_the_last_answers_take_the_place_of_those_before_and_end_with_the_next_driver(driver: Driver) -> None:
+    notes = DriverNotes(driver.checkpoint)
+    assert notes.answers(driver.generation) == Answers()
+    for number in (1, 2, 3):
+        notes.note_answers(driver.generation, Answers(number, ({"name": "penstock_slot_lost", "value": 0},)))
+    assert notes.answers(driver.generation).at == 3
+    folder = Path(driver.checkpoint.folder, "drivers")
+    assert len(list(folder.glob("*.answers"))) == 1
+    after = Driver(driver.checkpoint)
+    assert list(folder.glob("*.answers")) == []
+    # A driver that does not know yet that it is superseded.
+    notes.note_answers(driver.generation, Answers(4))
+    assert notes.answers(after.generation) == Answers()

@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from penstock.runner.result import PySparkPipelineResult
+from penstock.runner.store.drivers import Answers
 
 
 def test_a_stream_that_is_cancelled_between_two_epochs_is_cancelled_not_stopped() -> None:
@@ -155,3 +156,11 @@ def program(*arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
+
+
+def test_answers_of_services_before_the_take_over_are_left_after_it() -> None:
+    result, left = PySparkPipelineResult(), []
+    result.note_answers(1.0, [{"name": "penstock_slot_lost"}])
+    result.leave_answers(left.append)
+    result.note_answers(2.0, [])
+    assert left == [Answers(1.0, ({"name": "penstock_slot_lost"},)), Answers(2.0)]

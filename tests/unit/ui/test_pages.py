@@ -17,7 +17,7 @@ from penstock.telemetry.state import Condition, JobState
 from penstock.telemetry.status import PipelineStatus
 from penstock.ui import render
 from penstock.ui.server import application, is_loopback
-from penstock.ui.view import JobView, LetterGroup, Sink
+from penstock.ui.view import Answer, JobView, LetterGroup, Sink
 
 HOSTILE = "<script>alert(1)</script>\"'&"
 AT = 1_000_000.0
@@ -58,6 +58,7 @@ def hostile_job() -> JobView:
         ),
         letters=(LetterGroup(HOSTILE, 1, HOSTILE, 5, 2),),
         oldest_letter=AT - 7200,
+        answers=(Answer(AT, "penstock_slot_retained_bytes", HOSTILE, HOSTILE, 1e9, "By"),),
         configuration={"parameters": {HOSTILE: HOSTILE}},
         notes={"positions": HOSTILE, "letters": HOSTILE, "configuration": HOSTILE},
     )

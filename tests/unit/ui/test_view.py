@@ -11,7 +11,7 @@ from penstock.io.change_streams.frontier import Scan, Slowest
 from penstock.parked import ParkedTable
 from penstock.telemetry.state import Condition, JobState
 from penstock.telemetry.status import PipelineStatus
-from penstock.ui.view import JobView, LetterGroup, Table, by_urgency, counted, sink_of
+from penstock.ui.view import Answer, JobView, LetterGroup, Table, by_urgency, counted, sink_of
 
 NOW = 1_000_000.0
 
@@ -97,6 +97,19 @@ def test_dead_letters_that_no_replay_has_taken_are_a_warning() -> None:
     assert job(Condition.RUNNING, letters=(waiting,), oldest_letter=NOW - 3600 * 30).warnings == [
         "3 changes could not be processed, the oldest 30.0 h ago: see the dead letters"
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "unit", "shown"),
+    [
+        ("penstock_slot_retained_bytes", 12_345_678.0, "By", "12,345,678 bytes"),
+        ("penstock_retention_seconds", 604800.0, "s", "168.0 h"),
+        ("penstock_oldest_dead_letter_timestamp_seconds", 0.0, "s", "1970-01-01 00:00:00Z"),
+        ("penstock_dead_letter_files", 1234.0, "1", "1,234"),
+    ],
+)
+def test_an_answer_of_a_service_has_its_unit(name: str, value: float, unit: str, shown: str) -> None:
+    assert Answer(NOW, name, "", "", value, unit).shown == shown
 
 
 def test_the_lag_of_a_table_is_the_gauge_of_the_commits_that_are_known() -> None:
