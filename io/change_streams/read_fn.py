@@ -27,24 +27,22 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.display import DisplayDataItem
-from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Duration, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
-from apache_beam.utils.windowed_value import create as windowed_value
 from typing_extensions import Self
 
 from penstock import timeline
 from penstock.attempt import current_attempt
-from penstock.batches import MAX_ELEMENTS, ElementBatch
-from penstock.errors import DecodeError, SetupError, UsageError
+from penstock.batches import ElementBatch
+from penstock.errors import SetupError, UsageError
 from penstock.io.change_streams import coders as shared_coders
 from penstock.io.change_streams.arguments import check_end, require_same
 from penstock.io.change_streams.incremental.frontier import IncrementalFrontier
-from penstock.io.change_streams.incremental.notifications import NOTIFICATIONS, NotificationRecord
+from penstock.io.change_streams.incremental.notifications import NOTIFICATIONS
 from penstock.io.change_streams.kinds import POOLS, StreamKind
-from penstock.io.change_streams.lazy_records import is_lazy, joined
 from penstock.io.change_streams.lineage import LINEAGE_EVENTS, LineageEvent
 from penstock.io.change_streams.metrics import LAG_MS, ReaderMetrics
+from penstock.io.change_streams.outputs import Outputs, at_time, outputs_of
 from penstock.io.change_streams.prefetch import Batch, Prefetcher, StreamPool
 from penstock.io.change_streams.refusals import refused_now
 from penstock.io.change_streams.settings import Settings
@@ -186,30 +184,9 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
             metrics.observe(frontier)
             watermark.set_watermark(beam_watermark(frontier.watermark))
 
-    def _outputs(self, stream: Any) -> _Outputs:
-        return (_BatchOutputs if self._settings.batches else _Outputs)(self._output(stream))
-
-    def _output(self, stream: Any) -> Callable[[Any], Any]:
-        """Return a function from a record to an output of `process`; see `undecodable` for the rule."""
-        error_output = self._settings.error_output
-
-        def output(record: Any) -> Any:
-            kind = type(record)  # not `isinstance`: this runs for each record
-            if kind is NotificationRecord:
-                return TaggedOutput(NOTIFICATIONS, _at(record.commit_timestamp, record.document))
-            if kind is not UndecodableRecord:
-                return windowed_value(record, record.commit_timestamp // 1000, _WINDOWS)
-            if not error_output:
-                raise DecodeError(
-                    f"{stream}: a record at {record.position} cannot be decoded: {record.reason}. To continue without "
-                    "such records, take the error output: with_exception_handling() of the transform"
-                )
-            Metrics.counter(self.metrics_type.namespace, UNDECODABLE).inc()
-            return TaggedOutput(
-                UNDECODABLE, _at(record.commit_timestamp, replace(record, stream=str(stream)))
-            )
-
-        return output
+    def _outputs(self, stream: Any) -> Outputs:
+        namespace, settings = self.metrics_type.namespace, self._settings
+        return outputs_of(stream, namespace, batches=settings.batches, error_output=settings.error_output)
 
     def _lineage(
         self, kind: StreamKind, stream: Any, tracker: Any
@@ -222,7 +199,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
             if type(step) is Poll:
                 return []
             return [
-                TaggedOutput(LINEAGE_EVENTS, _at(event.time, event.document(str(stream))))
+                TaggedOutput(LINEAGE_EVENTS, at_time(event.time, event.document(str(stream))))
                 for event in kind.lineage_events(step, tracker.current_restriction())
             ]
 
@@ -399,68 +376,6 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         return rebalanced(joined[0], residuals, n, self._prepared) if joined else []
 
 
-class _Outputs:
-    """The outputs of one `process` call, from the records that it has claimed."""
-
-    def __init__(self, output: Callable[[Any], Any]) -> None:
-        """`output` returns the output of a single record."""
-        self._output = output
-
-    def of(self, records: Sequence[Any]) -> Iterable[Any]:
-        """Return what is to be emitted now; the rest may wait until `rest` is called."""
-        return map(self._output, records)
-
-    def rest(self) -> Iterable[Any]:
-        """Return the outputs that wait. To be called before the call returns or reports a watermark."""
-        return ()
-
-
-class _BatchOutputs(_Outputs):
-    """Records as `ElementBatch`es. Everything else is emitted at once, as a single output."""
-
-    def __init__(self, output: Callable[[Any], Any]) -> None:
-        super().__init__(output)
-        self._parts: list[Sequence[Any]] = []
-        self._single: list[Any] = []
-        self._times_us: list[int] = []
-
-    def of(self, records: Sequence[Any]) -> Iterable[Any]:
-        if is_lazy(records):
-            if not records:
-                return ()
-            # A list of them would make them all, so they stay what they are.
-            before = self.rest() if records.is_batch else ()
-            self._single = []
-            self._parts.append(records)
-            self._times_us += records.times_us
-            return [*before, *self.rest()] if records.is_batch else self._enough()
-        others = []
-        if not _NOT_BATCHED.isdisjoint(map(type, records)):
-            others = [self._output(record) for record in records if type(record) in _NOT_BATCHED]
-            records = [record for record in records if type(record) not in _NOT_BATCHED]
-        # Invariant: single records go to the last part, a list that grows until lazy records follow it.
-        if records and not self._single:
-            self._parts.append(self._single)
-        self._single += records
-        self._times_us += [record.commit_timestamp // 1000 for record in records]
-        return [*others, *self._enough()] if others else self._enough()
-
-    def _enough(self) -> Iterable[Any]:
-        return self.rest() if len(self._times_us) >= MAX_ELEMENTS else ()
-
-    def rest(self) -> Iterable[Any]:
-        if not self._parts:
-            return ()
-        elements: Any = joined(self._parts)  # it is read like a list
-        batch = ElementBatch(elements, self._times_us)
-        self._parts, self._single, self._times_us = [], [], []
-        return (batch.windowed(),)
-
-
-_NOT_BATCHED = frozenset({NotificationRecord, UndecodableRecord})
-"""Records that go to other outputs."""
-
-
 class Unbounded:
     """A mixin for a source's DoFn that reads a stream without end: it makes the output an unbounded PCollection.
 
@@ -606,18 +521,6 @@ def _mixes_up_timers(runner: Any) -> bool:
     return type(runner).__module__.startswith(
         ("apache_beam.runners.portability.fn_api_runner", "apache_beam.runners.direct")
     )
-
-
-_WINDOWS = (GlobalWindow(),)
-"""The windows of every output: a read is the first transform of its pipeline, so its input is not windowed."""
-
-
-def _at(nanos: int, value: Any) -> WindowedValue:
-    # Rounded down to microseconds. `beam_watermark` rounds down too, so no record is below its watermark.
-    # Beam turns a TimestampedValue into the value that `windowed_value` returns. A TimestampedValue and its Timestamp
-    # take ten times as long: Timestamp checks the types of its arguments and divides in Python. (Beam 2.77,
-    # `utils/windowed_value.py`; `_OutputHandler` in `runners/common.py` accepts both.)
-    return windowed_value(value, nanos // 1000, _WINDOWS)
 
 
 def _commits(records: Iterable[Any]) -> list[int]:

@@ -3,7 +3,7 @@
     records, undecodable = pipeline | ReadFromSpannerChangeStream(…).with_exception_handling()
     undecodable | DeadLetters() | …
 
-The rule is the same for all sources and is applied in one place, `read_fn`:
+The rule is the same for all sources and is applied in one place, `outputs`:
 
 - **Without an error output the read fails** with a DecodeError, before a record after the bad one is emitted.
 - With one, an `UndecodableRecord` is emitted there, with the event time of the record, and the read continues. It has
