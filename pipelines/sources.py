@@ -53,13 +53,13 @@ class SourceKind:
     """One kind of source.
 
     - `title`: the source in summaries, such as "Spanner changes".
-    - `reads`: a sentence that says what is read. `native`: what a native line is.
+    - `reads`: a sentence that says what is read. `native`: the text that describes a native line.
     - `guarantees`: sentences for the description of a template; the sentences of the sink follow.
     - `options`: the options of the transform. `hidden`: those that are no parameters.
     - `secrets`: options whose values are never shown; a value may be a reference.
     - `transform`: imports and returns the transform.
     - `lines`: a function from a record to its native lines. `line_names`: names of the change stream that it takes.
-    - `file_options`: what the sink `files` offers for this source only. Apart from `lineage_log`, `lines` takes them.
+    - `file_options`: further options of the sink `files` for this source. Apart from `lineage_log`, `lines` takes them.
     - `filter_rows`: returns the transform and the `EventOptions` with filters of the source behind the step
       `MaterializeRows`; None if the source has no filters that hide a part of a row's changes.
     """

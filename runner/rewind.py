@@ -41,7 +41,10 @@ from penstock.runner.store.rewind_note import BegunRewind, RewindNote
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """A rewind that is planned. `lost` names rows that may be lost, or is "". `has_begun`: it goes on with one."""
+    """A rewind that is planned.
+
+    `lost` names rows that may be lost, or is "". `has_begun`: it continues one that an earlier command has begun.
+    """
 
     begun: BegunRewind
     lost: str
@@ -56,7 +59,7 @@ class Rewind:
         """Plan a rewind of a Beam pipeline and its checkpoint. Nothing is changed.
 
         `sink` is the beginning of the name of the step that publishes to the target. Other post-commit steps, such as
-        those of dead letters, keep what they have.
+        the step of dead letters, keep what they have.
 
         Raises:
             PenstockError: the pipeline cannot go back, why, and what to do.

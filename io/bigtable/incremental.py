@@ -118,6 +118,7 @@ class RowReader:
             ChunkRow(row_key, name_of(row_key), name_of(row_key), self._record(row_key, cells, timestamp))
             for row_key, cells in found
         ]
+        # Seen is what was committed before the request (`after`), or before the read by more than clocks may differ.
         surely_seen = max(started - self._skew, *request.after)
         reached = max(self._clock(), timestamp + 1)
         is_last = not keys and len(rows) < request.size

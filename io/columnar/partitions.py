@@ -139,6 +139,7 @@ def derived_name(field: PartitionField) -> str:
 
 def field_of_column(name: str) -> PartitionField:
     """Return by what a column of such a format partitions its table."""
+    # DOTALL: the name of a column may contain line feeds.
     found = re.fullmatch(rf"{PREFIX}({'|'.join(TIME_UNITS)})_of_(.+)", name, re.DOTALL)
     return PartitionField(name) if found is None else PartitionField(found[2], found[1])
 
@@ -167,6 +168,7 @@ def _entry(text: str) -> PartitionEntry:
 
 def _check_mode(field: PartitionField, mode: Mode) -> None:
     if mode == "log":
+        # None for every other column, which is equal to neither.
         if _LOG_COLUMNS.get(field.column) != (field.transform != "identity"):
             raise UsageError(
                 f"partition_by={field}: a table with mode=log can be partitioned by op, and by a unit of timestamp "

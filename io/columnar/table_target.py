@@ -182,7 +182,7 @@ class EpochTableTarget(ABC):
     def _partitions_problem(self, read: ReadTable) -> UsageError | None:
         """Return what keeps a table of the source from its partitions; None: nothing."""
         wanted, name = self._partitions_of_new(read.source), table_name(self.pattern, read.source)
-        # No table is opened in vain: there may be thousands.
+        # Only tables that need it are opened: there may be thousands.
         if not wanted or not self.selection.has(read.source.schema, read.source.table):
             return None
         try:

@@ -64,9 +64,11 @@ def files_to_rewrite(files: Sequence[FileSize]) -> list[FileSize]:
         return _up_to_full(worn)
     sizes: dict[int, list[FileSize]] = defaultdict(list)
     for each in files:
+        # Two larger files together would be longer than a full one.
         if each.left < FULL_BYTES // 2:
             sizes[int(math.log(max(each.left, 1), TOGETHER))].append(each)
     crowded = [size for size, some in sizes.items() if len(some) >= TOGETHER]
+    # The smallest files first: a search opens each file, so these cost most for their rows.
     return _up_to_full(sizes[min(crowded)]) if crowded else []
 
 

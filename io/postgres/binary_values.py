@@ -109,6 +109,7 @@ def _float4(data: bytes) -> str:
 
 def _float(value: float, text: str, digits: int) -> str:
     """Return a number as PostgreSQL prints it: with an exponent below 1e-4, and from 10**`digits` on."""
+    # The difference is 0 for every number, and NaN for NaN and infinities.
     if value - value != 0:
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     sign, figures, exponent = Decimal(text).as_tuple()
@@ -185,6 +186,7 @@ def _time(data: bytes) -> str:
 
 
 def _zone(seconds_west: int) -> str:
+    # The server counts zones to the west as positive, and prints them with a minus.
     sign, rest = ("-" if seconds_west > 0 else "+"), abs(seconds_west)
     parts = [f"{rest // 3600:02d}", f"{rest // 60 % 60:02d}", f"{rest % 60:02d}"]
     while len(parts) > 1 and parts[-1] == "00":
@@ -246,6 +248,7 @@ def _points(data: bytes, at: int = 0) -> list[str]:
 
 
 def _path(data: bytes) -> str:
+    # A byte says whether the path is closed, and four have the number of points.
     inner = ",".join(_points(data, 5))
     return f"({inner})" if data[0] else f"[{inner}]"
 
@@ -258,6 +261,7 @@ def _circle(data: bytes) -> str:
 def _network(data: bytes) -> str:
     family, bits, is_cidr, size = data[:4]
     address = socket.inet_ntop(socket.AF_INET if family == 2 else socket.AF_INET6, data[4 : 4 + size])
+    # Type inet shows no length for a single host, type cidr always does.
     return f"{address}/{bits}" if is_cidr or bits != 8 * size else address
 
 
@@ -293,6 +297,7 @@ def _text_vector(data: bytes) -> str:
         at = end + 3
         places = unpack_from(f"!{positions}H", data, at)
         at += 2 * positions
+        # The two upper bits are the weight. D is the default, which is not printed.
         shown = ",".join(f"{place & 0x3FFF}{('', 'C', 'B', 'A')[place >> 14]}" for place in places)
         words.append(f"'{word}'" + (f":{shown}" if shown else ""))
     return " ".join(words)
@@ -355,6 +360,7 @@ def _array(data: bytes, element: Show, delimiter: str) -> str:
     dimensions, _, _ = unpack_from("!iiI", data)
     if not dimensions:
         return "{}"
+    # The head has three numbers; then each dimension has its size and its lower bound.
     sizes = [unpack_from("!ii", data, 12 + 8 * number) for number in range(dimensions)]
     values = iter(_fields(data, 12 + 8 * dimensions))
 
@@ -411,6 +417,7 @@ def _composite(data: bytes, catalog: TypeCatalog | None) -> str:
         oid, size = unpack_from("!Ii", data, at)
         at += 8
         if size < 0:
+            # NULL is printed as nothing. An empty text is printed in quotes.
             parts.append("")
             continue
         show = binary_reader(column_type(oid, -1, catalog), catalog)

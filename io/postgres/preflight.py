@@ -144,6 +144,7 @@ def check_source(
         PositionLostError: the server has removed log that the slot needs.
     """
     version, standby, user, problems = _server_problems(stream, rows, streaming)
+    # An older server does not know the tables of the catalogue that the next questions are about.
     if version < _OLDEST:
         raise problems[0]
     problems += _publication_problems(stream, [name for (name,) in rows(PUBLICATIONS)])
@@ -167,6 +168,7 @@ def check_source(
                 "transactions of a two-phase commit then come after their commit"
             )
     except PositionLostError as lost:
+        # `create_slot` makes a slot that is missing. To replace one whose log is lost would hide the loss.
         if not renew_slot and not (create_slot and state[0][0] is None):
             problems.append(lost)
     except SetupError as wrong:
@@ -262,6 +264,7 @@ def check_shards(stream: ChangeStream, rows: Rows) -> None:
                 f"changes would come twice. Run: ALTER PUBLICATION {publication} DROP TABLE {table}; or give both "
                 "publications row filters that exclude each other"
             )
+        # Remembered, because one publication without a filter has every row of the others.
         found[table] = slot, all_filter and filters
 
 
@@ -270,6 +273,7 @@ def renewed_slot(stream: ChangeStream, rows: Rows) -> Slot:
     try:
         return check_slot(stream, rows(SLOT, (stream.slot,)))
     except PositionLostError:
+        # A crash after this line leaves no slot, and the next call creates it.
         rows(DROP_SLOT, (stream.slot,))
         rows(CREATE_SLOT, (stream.slot,))
     return check_slot(stream, rows(SLOT, (stream.slot,)))

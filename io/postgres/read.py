@@ -177,6 +177,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
         problems: list[ChangeStreamError] = []
         try:
             for shard in stream.shards:
+                # All slots are checked before an error is raised, so that a person sees every problem at once.
                 if connection.preview:
                     problems += free_slot_problems(shard, client.rows, connection.reader_name)
                 try:

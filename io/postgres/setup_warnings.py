@@ -134,6 +134,7 @@ def _of_failover(stream: ChangeStream, facts: Facts) -> list[_Acceptable]:
     if facts.is_standby:
         return []
     has_standbys = facts.standbys > 0 or facts.synchronized_slots != ""
+    # Slots are copied to standbys from PostgreSQL 17 on.
     if facts.version < 170_000 or not has_standbys:
         return []
     if not facts.failover:

@@ -138,6 +138,7 @@ class SlotStream(PartitionStream):
             _LOGGER.warning("changes are lost, so a new snapshot of all tables begins: %s", error)
             renewed = self._opener.renew(log.position)
             log.merge.begin_again()
+            # The reader calls `read` again, and the log is opened at the new position.
             log.position = renewed._replace(snapshots=log.merge.progress, published=log.position.published)
 
     def _scan(self, reading: Reading, merge: Merge) -> Iterator[Sequence[PendingStep]]:

@@ -178,6 +178,7 @@ def _plain_items(text: str, at: int, delimiter: str) -> list[str] | None:
     if text.find("{", at + 1) >= 0 or text.find("}", at) != len(text) - 1:
         return None
     items = text[at + 1 : -1].split(delimiter)
+    # An empty array looks like one empty item here.
     return None if "" in items else items
 
 
@@ -190,6 +191,7 @@ def _dimension(
     values: list[Any] = []
     value: Any
     at += 1
+    # Invariant: at `at` an item begins, or the brace that ends the array.
     while text[at] != "}":
         if text[at] == "{":
             value, at = _dimension(text, at, item, delimiter, element)

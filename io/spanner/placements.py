@@ -119,6 +119,7 @@ def first_time(answers: Callable[[int], bool], after: int, until: int) -> int | 
         return after
     if not answers(until):
         return None
+    # Invariant: there are no partitions at `after`, and there are some at `until`.
     while until - after > 1:
         middle = (after + until) // 2
         if answers(middle):

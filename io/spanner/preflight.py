@@ -161,6 +161,7 @@ def _of_placements(
     stream: ChangeStream, function: str, others: list[str], routines: list[str]
 ) -> tuple[str, ...]:
     """Return the functions of all placements, without those that belong to a stream with a longer name."""
+    # The functions of a stream whose name continues this one's begin with the same text.
     longer = tuple(f"{other}_" for other in others if other.lower().startswith(f"{function}_".lower()))
     found = [
         routine

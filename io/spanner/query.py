@@ -54,6 +54,7 @@ STREAM_OPTIONS = (
     "WHERE change_stream_name = "
 )
 
+# `\Z`, because `$` also matches before a line feed at the end. The name is a part of the statement.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
 

@@ -77,6 +77,7 @@ class Mods(Sequence[Mod]):
         return len(self.texts) // 3
 
     def __iter__(self) -> Iterator[Mod]:
+        # One iterator in all three places: `zip` takes keys, new values and old values in turns.
         sides = iter(self.texts)
         return map(Mod._make, zip(sides, sides, sides, strict=True))
 
@@ -87,6 +88,7 @@ class Mods(Sequence[Mod]):
     def __getitem__(self, index: int | slice) -> Mod | Mods:
         if isinstance(index, slice):
             return Mods.of([self[number] for number in range(*index.indices(len(self)))])
+        # `range` checks the index, and counts a negative one from the end.
         first = 3 * range(len(self))[index]
         return Mod(*self.texts[first : first + 3])
 

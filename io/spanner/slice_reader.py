@@ -262,6 +262,7 @@ def read_rows(client: ScanClient, part: RowsPart, unavailable_seconds: float) ->
             for message in client.read(part.table, rest, part.timestamp):
                 client.backoff.answered()
                 for rows in reader.feed(message):
+                    # Before the yield: if the read breaks off, it continues behind the rows that the caller has.
                     rest = rest.after(rows.last_key)
                     yield rows.record
             reader.finish()

@@ -35,6 +35,7 @@ from penstock.io.sql.statements import (
 )
 from penstock.io.sql.values import json_text, sql_type
 
+# Without columns that PostgreSQL fills itself: a statement cannot give them a value.
 _COLUMNS = """
 select a.attname, format_type(a.atttypid, a.atttypmod), not a.attnotnull
 from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
@@ -161,6 +162,7 @@ class Catalog:
         change = plan_schema_change(str(name), known, schema, policies)
         if change.alters:
             _check_names(name, [column.name for column in change.added])
+            # Nothing was locked until here, so another shard may have added a column in the meantime.
             parts = [f"add column if not exists {quote(c.name)} {sql_type(c.type)}" for c in change.added]
             parts += [f"alter column {quote(c.name)} type {sql_type(c.type)}" for c in change.widened]
             self._change(f"alter table {name} {', '.join(parts)}")

@@ -110,6 +110,7 @@ class SqlSender:
                     return self._send(delivery, batch)
                 except StaleColumnsError:
                     continue
+                # The error is retryable, and the next try finds the entry free.
                 except psycopg.errors.LockNotAvailable:
                     self._ledger.end_paused(delivery.writer)
                     raise
@@ -128,6 +129,7 @@ class SqlSender:
     def _send(self, delivery: Delivery, batch: Sequence[ChangeEvent]) -> Sent:
         """Write the batch and its entry in one transaction."""
         with self._session.transaction():
+            # Before all rows: a driver that was paused and its successor must not write the same batch at once.
             entry, refused = self._ledger.lock(delivery.writer)
             if is_delivered(entry, delivery):
                 return Sent(refused)
@@ -160,6 +162,7 @@ class SqlSender:
         A batch that is written in parts, in their order, gives the same rows as at once.
         """
         try:
+            # A savepoint: the rows that were written before stay if one of these is refused.
             with self._session.transaction():
                 self._apply(events, one_shard)
         except (RowFaultError, NotReplicableError, UnicodeEncodeError, psycopg.Error) as error:
@@ -188,6 +191,7 @@ class SqlSender:
 
     def _replace(self, table: TargetTable, changes: TableChanges, one_shard: bool) -> None:
         horizon = self._truncate(table, changes)
+        # The name depends on the columns too: after an ALTER the old temporary table does not fit.
         batch = f"penstock_{abs(hash(table)) % 10**12}"
         self._session.execute(create_batch(batch, table))
         rows = list(batch_rows(table, changes, one_shard))

@@ -194,6 +194,7 @@ def _interval(nanos: bool) -> Callable[[Interval | float], str]:
     def text(value: Interval | float) -> str:
         if not isinstance(value, Interval):
             return _infinity(value)
+        # Of the absolute value: the fraction of a negative number would count in the other direction.
         whole, fraction = divmod(abs(value.nanoseconds), NANOS)
         digits = f"{fraction:09d}" if nanos else f"{_microseconds(fraction):06d}"
         sign = "-" if value.nanoseconds < 0 else ""

@@ -163,6 +163,7 @@ class CollectRecordsFn(beam.DoFn):
         return self._outputs(full) if full else None
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
+        # This stages files, which are durable before an output names them.
         outputs = self._outputs()
         if self._whole_files is not None:
             self._whole_files.stager.finish()

@@ -44,6 +44,7 @@ class _Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     of_row: bool
     records: tuple[QueueRecord, ...]
     reason: str
+    # Not decoded: only an error output needs the event itself.
     origin: msgspec.Raw
 
 
@@ -92,6 +93,7 @@ def decode_staged(record: bytes) -> Iterator[ChangeEvent | FormattedEvent]:
     Raises:
         ValueError: it is no such record.
     """
+    # It stands for an event of the run before it.
     if not record:
         return
     if not record.startswith(_RUN):

@@ -3,8 +3,8 @@
     <staging>/…/<sink>/g<generation>_e<epoch>_<index>_<nonce>.parked      blocks, the oldest first
     block                      length (u32, big-endian), generation, epoch, drivers and events of one epoch (msgpack)
 
-A file is never changed. New changes are written as a new file, together with the last files as long as these are not
-larger than it. So the number of files grows with the logarithm of the number of epochs until files are `FILE_BYTES`
+A file is never changed. New changes are written as a new file, together with the last files as long as these are at
+most twice as long. So the number of files grows with the logarithm of the number of epochs until files are `FILE_BYTES`
 long, and each change is copied a few times.
 """
 
@@ -124,6 +124,7 @@ class ParkedFiles:
         while (
             files and files[-1].length <= 2 * len(content) and files[-1].length + len(content) <= FILE_BYTES
         ):
+            # The old file stays until a record without it is committed; see `clean_up`.
             last = files.pop()
             content, count = self._read(last) + content, last.changes + count
         name = staged_name(self._sink, attempt, index) + _SUFFIX

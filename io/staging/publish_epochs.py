@@ -241,6 +241,7 @@ class PublishBatches:
 
     def _note_tables(self, job: str) -> None:
         if (target := self._marking) is not None:
+            # Only tables that this process has not noted yet: a note costs requests to the store.
             new = frozenset(target.written) - self._noted
             self._notes(job).add(new)
             self._noted |= new

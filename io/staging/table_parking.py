@@ -104,6 +104,7 @@ class TableParking:
             before = each.size
             if each.resuming or self._max_bytes is None:
                 each = self._resumed(replace(each, resuming=True), left)
+                # The limit is for all tables together, so what one has published is missing for the next.
                 left -= before - each.size
             if each.changes:
                 tables[each.name] = each
@@ -120,6 +121,7 @@ class TableParking:
                 logger.warning(
                     "%s refuses its parked changes and stays parked: %s", parked.name, again.reason
                 )
+                # A file of which some commits are made stays whole: the ledger of the table skips these.
                 return with_files(again, files)
             left -= files.pop(0).length
         return with_files(parked, files)

@@ -35,8 +35,8 @@ class Pace:
     `claimed`, because the runner sees elements only.
 
     A reader says in `is_behind` whether its source had more data the last time it looked. While it is behind, the
-    runner makes its bundles longer and says so in `catches_up`: what the bundle emits is late in any case, so a step
-    after the reader may hold it until the bundle ends, or store it elsewhere. Such a step counts the bytes in
+    runner makes its bundles longer and says so in `catches_up`: the output of the bundle is late in any case, so a
+    step after the reader may hold it until the bundle ends, or store it elsewhere. Such a step counts the bytes in
     `held_bytes`, because the runner limits the output of a bundle too.
     """
 

@@ -154,8 +154,8 @@ class ParksTables(Protocol):
 
         `parked` are the tables that the last record has. The driver calls it also without publications while a table
         is resuming. A call may be repeated with equal arguments, however late, and must then publish nothing a second
-        time. What it returns counts only if the next record is committed, so the files of a table have names that no
-        other try uses.
+        time. The result counts only if the next record is committed, so the files of a table have names that no other
+        try uses.
         """
 
     def clean_up_parked(self, job: str, generation: int, epoch: int, parked: Sequence[ParkedTable]) -> None:

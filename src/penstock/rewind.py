@@ -1,7 +1,8 @@
 """Rewinds: to which version each table of a target goes back, so that its job reads again from one time. Pure.
 
-A target that has been complete until T, and a reader that begins at T, lose nothing. What the target has from T on is
-read again: a log has deleted it, and in the other modes a row that is written again with its version changes nothing.
+A target that has been complete until T, and a reader that begins at T, lose nothing. All changes from T on are read
+again: a log has deleted their rows, and in the other modes a row that is written again with its version changes
+nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = [
 class CommitOfTable:
     """One commit of a table. Times are microseconds since 1970.
 
-    `known_us`: until when the table was complete before it, as far as the sink knew; None: not known.
+    `known_us`: until when the sink knew the table to be complete before it; None: not known.
     `has_others_rows`: another program has added or removed rows with it.
     """
 
@@ -117,8 +118,8 @@ def plan_of_rows(tables: Mapping[str, Sequence[TableVersion]], to_us: int) -> Re
 def _chosen(name: str, versions: Sequence[TableVersion], to_us: int) -> TableVersion:
     """Return the version that is complete until the latest time, the oldest of several.
 
-    It has only changes from before `to_us`, as far as a version can tell: it was committed until then, or is not
-    complete until later.
+    It has only changes from before `to_us`: it was committed until then, or no later time is known until which it is
+    complete.
     """
     known = [each for each in versions if each.complete_us is not None]
     fit = [each for each in known if each.committed_us <= to_us or _complete_us(each, to_us + 1) <= to_us]
@@ -155,7 +156,7 @@ def _check_own(name: str, undone: Sequence[TableVersion]) -> None:
 
 
 def _check_first_mark(tables: Mapping[str, Sequence[TableVersion]], to_us: int) -> None:
-    """Check that the initial load was over: its rows have the time of the first mark, and are not read again."""
+    """Check that the initial load had ended: its rows have the time of the first mark, and are not read again."""
     if tables and not any(_is_before(each, to_us) for versions in tables.values() for each in versions):
         raise UsageError(
             f"no table says that it was complete until a time before {_text(to_us)}, so the first load may not have "

@@ -48,6 +48,7 @@ class WorkerAnswers:
 
     def _ask_for_tables(self) -> None:
         unresolved = self._engine.progress.unresolved
+        # This runs with each batch, and the answer comes later, so a snapshot that was asked for is remembered.
         if unresolved is not None and unresolved.id != self._asked:
             self._asked = unresolved.id
             self._worker.ask(unresolved)
@@ -80,6 +81,7 @@ class WorkerAnswers:
                 return reports
             if isinstance(answer, BaseException):
                 raise answer
+            # The position of the channel and the effect of its signals are one value: a checkpoint has both or neither.
             if isinstance(answer, Polled):
                 self._engine.progress = self._engine.progress.with_channel(answer.channel, answer.position)
                 for signal in answer.signals:
@@ -106,6 +108,7 @@ class WorkerAnswers:
         if isinstance(answer, FailedChunk) and answer.status is ScanStatus.UNKNOWN_SCHEMA:
             _LOGGER.warning("no more rows of %s are read: %s", answer.request.table, answer.problem)
         elif isinstance(answer, FailedChunk):
+            # An initial snapshot promises all rows, so it fails. Others leave the table out and report it.
             current = self._engine.progress.current
             if current is not None and current.kind == INITIAL:
                 raise SetupError(

@@ -84,7 +84,9 @@ class FileChannel:
             return None
         lines = [line for line in whole.decode(errors="replace").splitlines() if line.strip()]
         signals = parsed(
-            partial(parse_signal_line, line, f"file-{start}-{number}") for number, line in enumerate(lines)
+            # By its place: after a crash, which begins at the same position, a signal has the same id.
+            partial(parse_signal_line, line, f"file-{start}-{number}")
+            for number, line in enumerate(lines)
         )
         return Polled(self.name, signals, start + len(whole))
 
@@ -171,6 +173,7 @@ class KafkaChannel:
 
         try:
             if self._consumer is None:
+                # No signals, but the offsets: otherwise a restart would begin at a later end of the topic.
                 return self._open(dict(position or ()))
             messages = self._consumer.consume(_MAX_MESSAGES, _KAFKA_SECONDS)
         except KafkaException as error:

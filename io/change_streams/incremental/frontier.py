@@ -190,6 +190,7 @@ class IncrementalFrontier:
             return [self]
         first, *others = streams
         return [
+            # Nothing is held: parts are dealt only while no chunk is read.
             replace(self, stream=first, hold=None, dealt=True),
             *[IncrementalFrontier(stream, None, dealt=True) for stream in others],
         ]

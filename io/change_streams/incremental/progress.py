@@ -169,6 +169,7 @@ class SnapshotProgress:
         ids = chain([id_], (f"{id_}-{number}" for number in count(2)))
         request = ExecuteSnapshot(
             next(each for each in ids if each not in taken),
+            # A request has patterns, so names are escaped.
             tuple(re.escape(name) for name in joined),
             tuple((re.escape(name), condition) for name, condition in joined.items() if condition),
         )
