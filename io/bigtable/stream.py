@@ -153,4 +153,5 @@ class BigtableStream(PartitionStream):
         return not -1 < lag_seconds < self._heartbeat_seconds + 1
 
     def lost(self) -> None:
+        # Nothing comes before the next stream is open, so the bundle need not stay for it.
         self._is_late = False

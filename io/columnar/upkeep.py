@@ -68,7 +68,7 @@ def files_to_rewrite(files: Sequence[FileSize]) -> list[FileSize]:
         if each.left < FULL_BYTES // 2:
             sizes[int(math.log(max(each.left, 1), TOGETHER))].append(each)
     crowded = [size for size, some in sizes.items() if len(some) >= TOGETHER]
-    # The smallest files first: a search opens each file, so these cost most for their rows.
+    # The smallest files first: to open a file costs the same, however few rows it has.
     return _up_to_full(sizes[min(crowded)]) if crowded else []
 
 

@@ -118,6 +118,7 @@ def column_type(oid: int, modifier: int = -1, catalog: TypeCatalog | None = None
     if built_in is not None:
         return _built_in_type(oid, built_in, modifier)
     if oid in _ARRAYS:
+        # The modifier of an array is the one of its elements.
         return _array_type(column_type(_ARRAYS[oid], modifier))
     entry = (catalog or {}).get(oid)
     if entry is None:

@@ -162,6 +162,7 @@ def differences(before: Published, now: Published, selection: TableSelection = E
         # schema, and a partition before it was attached.
         elif not table.is_for_all:
             created.append(table)
+    # A renamed table has its later changes under the new name, and lacks its older rows there.
     joined += [new for old, new in same if str(old) != str(new)]
     attached = [
         (new, more)
@@ -225,6 +226,7 @@ def texts_of(
             return _read_now(str(table))
         return repair(str(table))
 
+    # No warning for a partition that was created since: most of them are empty.
     attached = [table for table, partitions in found.attached if min(partitions) <= found.newest]
     renamed = {table.oid for old, table in found.same if str(old) != str(table)}
     texts = [

@@ -25,6 +25,7 @@ class Spool:
         self, *, in_stream: bool, tables: Mapping[int, Table], memory_bytes: int = MEMORY_BYTES
     ) -> None:
         self.in_stream = in_stream
+        # A copy: messages of other transactions may bring other descriptions before this one is committed.
         self.tables = dict(tables)
         self.described: list[tuple[int, Table]] = []
         """The tables that the messages describe, with their object ids, in the order of the messages."""

@@ -293,4 +293,5 @@ class SlotStream(PartitionStream):
         return self._is_late and not self._is_at_end
 
     def lost(self) -> None:
+        # Nothing comes before the next connection is open, so the bundle need not stay for it.
         self._is_late = False

@@ -164,6 +164,7 @@ def create_batch(batch: str, table: TargetTable) -> str:
     columns = [f"{quote(column.name)} {column.sql}" for column in table.columns]
     bases = [f"{quote(_base(number))} {column.sql}" for number, column in enumerate(table.key_columns)]
     meta = [f"{quote(name)} {sql}" for name, sql in META]
+    # The session keeps the table for its next batch. Each commit empties it.
     return (
         f"create temporary table if not exists {quote(batch)} "
         f"({', '.join((*columns, *meta, 'unsent text[]', *bases))}) on commit delete rows"

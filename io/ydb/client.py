@@ -103,6 +103,7 @@ class Client:
         )
         if read_from:
             settings.read_from.FromNanoseconds(read_from)
+        # With `auto_partitioning_support` the server says when a partition ends, and names its children.
         init = _Read.InitRequest(
             topics_read_settings=[settings], reader_name="penstock", auto_partitioning_support=True
         )

@@ -83,6 +83,7 @@ def read_json(data: bytes) -> Header:
     if found.resolved is not None or found.tableChanges:
         schema = "" if not found.tableChanges else _schema_text(found.tableChanges[0].table)
         return Header(found.ts, found.resolved, schema)
+    # Without virtual timestamps nearly every message has this header, so all of them share one object.
     return _NOTHING if found.ts is None else Header(found.ts)
 
 
@@ -126,4 +127,5 @@ _DIGITS = 20
 
 def _schema_text(raw: msgspec.Raw) -> str:
     compact = msgspec.json.format(bytes(raw), indent=-1).decode()
+    # Of fixed width, so that the greatest text is the newest schema (`frontier._opening`).
     return f"{_version(raw).schemaVersion:0{_DIGITS}d}{compact}"

@@ -171,6 +171,7 @@ def _families(numbers: Iterable[int], parents: Mapping[int, Collection[int]]) ->
         for parent in parents.get(number, ()):
             if parent in family and family[parent] is not family[number]:
                 united = family[number] | family[parent]
+                # All members share one set, so that families which meet later are united as a whole.
                 for member in united:
                     family[member] = united
     return [sorted(each) for each in {id(each): each for each in family.values()}.values()]

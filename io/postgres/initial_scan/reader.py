@@ -52,6 +52,7 @@ class HeldBlockReader:
         try:
             return self._reader.read_blocks(table, start, end)
         except ChangeStreamError as error:
+            # An error does not say whether the snapshot is gone or only the table was changed, so the server is asked.
             if self._held.exists(self._view):
                 raise
             raise self._lost() from error
