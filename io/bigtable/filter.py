@@ -57,9 +57,11 @@ class Selection:
                 return None
         elif self.source_clusters and record.source_cluster_id not in self.source_clusters:
             return None
+        # Without a look at the entries, which would decode them.
         if not self._by_column:
             return record
         passing = tuple([entry for entry in record.entries if self._passes(entry)])
+        # The record itself still has the bytes that were received; a copy would be encoded again.
         if len(passing) == len(record.entries):
             return record
         return replace(record, entries=passing) if passing else None

@@ -16,6 +16,7 @@ def lineage_events(step: Step, frontier: Frontier) -> list[LineageEvent]:
     if not isinstance(step, Closed | Finished | Reopened):
         return []
     position = frontier.positions.get(step.partition)
+    # A segment that is re-opened was not open, so it has no position.
     at = position.watermark if position else frontier.watermark or 0
     name = _name(step.partition)
     if isinstance(step, Finished):

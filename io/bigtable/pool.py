@@ -65,6 +65,7 @@ class Prefetcher(PartitionPrefetcher):
         """Run the streams that may be open, and re-open the segments that have waited long enough."""
         super().serve(frontier)
         key_filter = frontier.key_filter()
+        # All streams get it: keys that were read to the end in one partition may come with another one later.
         for reader in self.running.values():
             reader.stream.key_filter = key_filter  # type: ignore[attr-defined]
         waiting = frontier.waiting

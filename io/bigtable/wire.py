@@ -67,5 +67,6 @@ def whole_cells(data: bytes) -> Any | None:
     try:
         response = Response.FromString(data)
     except DecodeError:
+        # The decoder of all messages parses it again, and says what is wrong.
         return None
     return response if response.IsInitialized() else None

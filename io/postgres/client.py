@@ -150,6 +150,7 @@ class Client:
     def copied_lines(self, query: sql.Composed) -> tuple[bytes, int]:
         """Return the lines of a COPY statement as the server sends them, and their number; raises as `rows` does."""
         with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:
+            # The server sends each row as one message.
             lines = list(copy)
         return b"".join(lines), len(lines)
 

@@ -255,6 +255,7 @@ class PulledCall:
         return _until_pause(self._items, most)
 
     def _pull_all(self) -> Iterator[Item | None]:
+        # No position is -1, so the first round pulls.
         most, end, advanced, prepared = _MIN_PULLED, -1, 0, 0
         while True:
             now = self._client.now()
@@ -275,6 +276,7 @@ class PulledCall:
                 while some := _some(messages):
                     count += len(some)
                     yield from self._decoder.read_all(some)
+            # Fewer than asked for: everything up to `now` has come, because its position was asked for before the pull.
             if count < most:
                 end, most, prepared = now.lsn, _MIN_PULLED, self._decoder.oldest_prepared
                 yield CaughtUp(now.lsn, now.timestamp, prepared), 0

@@ -164,6 +164,7 @@ class LoggedRows(LazyRecords[LogRecord]):
                 self.sequences[index],
                 self.lasts[index],
             )
+        # Counters ask for the first record of a batch alone, to learn its size.
         return self._record(index) if self._records is None else self._records[index]
 
     def __iter__(self) -> Iterator[LogRecord]:
@@ -194,6 +195,7 @@ class LoggedRows(LazyRecords[LogRecord]):
             [self.sequences[number] for number in kept],
             [self.lasts[number] for number in kept],
         )
+        # Without the tables of rows that are left out, which metrics would name otherwise.
         rows.tables = rows._tables_read()
         return rows
 

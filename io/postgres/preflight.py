@@ -372,6 +372,7 @@ def free_slot_problems(stream: ChangeStream, rows: Rows, reader_name: str) -> li
             )
         ]
     ((pid, application),) = found
+    # A reader of this program is ended when the slot is needed (`Client.take_slot`).
     if pid is None or application == reader_name:
         return []
     return [

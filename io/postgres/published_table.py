@@ -52,7 +52,7 @@ def published_table(client: Client, stream: ChangeStream, name: str) -> Publishe
 def rows_now(client: Client, stream: ChangeStream, name: str) -> Iterator[CopiedRows]:
     """Yield the published rows of a table, all at one snapshot, in chunks that are not empty.
 
-    The table cannot be rewritten or dropped meanwhile. The client has its transaction until it is closed.
+    The table cannot be rewritten or dropped before the client is closed, because the client keeps its transaction.
     """
     client.run(chunks.BEGIN)
     # Before the snapshot, which the first query takes: it would not see the rows of a table that is rewritten later.

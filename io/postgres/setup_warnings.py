@@ -14,6 +14,7 @@ from penstock.io.postgres.preflight import Rows, unidentified_tables
 from penstock.io.postgres.source import ChangeStream
 from penstock.setup_warning import SetupWarning
 
+# `%%` is one percent sign: psycopg takes a single one for a parameter.
 FACTS = """
 select current_setting('server_version_num')::int, pg_is_in_recovery(),
        current_setting('max_slot_wal_keep_size'), current_setting('idle_replication_slot_timeout', true),

@@ -257,6 +257,7 @@ class SlotStream(PartitionStream):
     def claimed(self, steps: Sequence[PendingStep], *, more: bool) -> None:
         # A position between two transactions has no claimed records.
         is_whole = any(type(mark) is Ended or not mark.position.claimed for _, _, mark in steps)
+        # Records that are left out count too: the server would send them again all the same.
         count = sum(max(1, len(records)) for _, records, _ in steps)
         self._cost.claimed(count, sum(size for size, _, _ in steps), transaction_ended=is_whole)
         while self._warnings and any(mark is self._warnings[0][0] for _, _, mark in steps):

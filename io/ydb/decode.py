@@ -81,6 +81,7 @@ def read_json(data: bytes) -> Header:
     """
     found = _json(data)
     if found.resolved is not None or found.tableChanges:
+        # A changefeed has one table, so the list has one description.
         schema = "" if not found.tableChanges else _schema_text(found.tableChanges[0].table)
         return Header(found.ts, found.resolved, schema)
     # Without virtual timestamps nearly every message has this header, so all of them share one object.

@@ -79,6 +79,7 @@ class StreamPool(PartitionPool):
 
     @contextmanager
     def prefetching(self, frontier: Frontier) -> Iterator[PartitionPrefetcher]:
+        # Once: records that are lost later show as a gap in the offsets.
         if not self._checked:
             self._check(frontier)
             self._checked = True
@@ -105,6 +106,7 @@ class StreamPool(PartitionPool):
                 stream.ask_status()
         self._describe_again(now)
         self._send_tokens(now, streams)
+        # The other work is due far less often, and comes with a question about idle partitions.
         return self._ask_at
 
     def _commit(self) -> None:

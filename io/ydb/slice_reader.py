@@ -227,6 +227,7 @@ def _read_once(
             yield [_decoded(record, rules.stream) for record in records if record is not None]
             if steps.position.offset == piece.end:
                 return
+            # After the caller has taken the records, so that no more than `_AHEAD_BYTES` wait for it.
             call.grant(event.size)
         raise UnreachableError(f"{rules.stream}: the server ended the stream")
     finally:

@@ -202,6 +202,7 @@ class PartitionSteps:
 
     def _undecodable(self, message: Message, watermark: int, error: ValueError) -> UndecodableRecord | None:
         stream = self._rules.stream
+        # Its commit time cannot be read, so the time at which the shard made it decides.
         if message.created_at < stream.start or (stream.end is not None and message.created_at > stream.end):
             return None
         return UndecodableRecord(

@@ -89,7 +89,7 @@ class SparkEngine:
     def _collect(
         self, levels: range, packets: Sequence[Packet], epoch: EpochInput, description: str
     ) -> list[Packet]:
-        """Run neighbouring levels as one job, with the packets of the level above; return those of the last one."""
+        """Run neighbouring levels as one job, with the packets of the level above; return the last level's packets."""
         n = epoch.partitions
         exchanges = []
         with self._jvm.naming() as name:

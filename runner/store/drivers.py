@@ -93,7 +93,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the services of a pipeline have answered at a time, in seconds since 1970: values of JSON by name."""
+    """The answers of a pipeline's services at a time, in seconds since 1970: values of JSON by name."""
 
     at: float = 0.0
     values: tuple[Mapping[str, Any], ...] = ()

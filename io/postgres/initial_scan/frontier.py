@@ -222,6 +222,7 @@ class ScanFrontier(RangeFrontier):
         return {slot: Position(*self.stream.positions[slot].position).snapshots for slot in self.views}
 
     def settled(self) -> Any:
+        # Only the whole frontier has both all ranges and the progress that signals change.
         return RangeFrontier.settled(self if self.dealt else self._as_signals_say())
 
     def _as_signals_say(self) -> ScanFrontier:

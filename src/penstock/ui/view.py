@@ -48,7 +48,7 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a service has answered to the driver at time `at`, in seconds since 1970: the gauge `name`.
+    """The answer of a service to the driver at time `at`, in seconds since 1970: the gauge `name`.
 
     `about` are the values of the gauge's labels, such as the name of a slot. `unit` is a UCUM code.
     """
