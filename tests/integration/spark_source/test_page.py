@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,11 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow.parquet import ParquetFile
 
+from penstock.event.keys import changed_key
+from penstock.event.replica import fold
+from penstock.io.columnar.table_rows import DELETED, current_rows
 from penstock.spark import register
+from penstock.spark.postgres import PostgresDataSource
 from penstock_emulators.postgres import PostgresServer, installed_servers
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 from penstock_emulators.ydb import YdbEmulator
@@ -134,6 +139,63 @@ def test_the_example_of_postgres(spark: Any, tmp_path: Path) -> None:
         assert plan is None or server.dsn() not in str(plan)
         rows = run(POSTGRES_ROWS, spark, known, dsn="${file:" + str(secret) + "}")["rows"]
         assert list(map(tuple, rows.collect())) == [(1, "a")]
+
+
+@pytest.mark.long(seconds=20)
+def test_merge_follows_changes_of_keys_as_the_table_of_our_sink_does(spark: Any, tmp_path: Path) -> None:
+    draw = random.Random(7)
+    lake = str(tmp_path / "lake")
+    known = run(REGISTER, spark, {})
+    exec(MERGE[: MERGE.index("query = ")].replace("/lake", lake), known)
+    DeltaTable.create(f"{lake}/orders_now", pa.schema([("Id", pa.int32()), ("Value", pa.string())]))
+    with PostgresServer.start(version=max(installed_servers(), default=18)) as server:
+        secret = tmp_path / "dsn"
+        secret.write_text(server.dsn())
+        options = {
+            "dsn": "${file:" + str(secret) + "}",
+            "publication": "p",
+            "slot": "s",
+            "table": "public.orders",
+        }
+        session = psycopg.connect(server.dsn(), autocommit=True)
+        session.execute('create table orders ("Id" int primary key, "Value" text)')
+        session.execute("create publication p for table orders")
+        session.execute("select pg_create_logical_replication_slot('s', 'pgoutput')")
+        stream = PostgresDataSource(options).stream()
+        before, events = stream.first(None), []
+        for _ in range(3):
+            for number in range(60):
+                change(session, draw, number)
+            after = stream.last()
+            for part in stream.parts(before, after):
+                events += [event for group in stream.read(part) for event in group]
+            before = after
+            loaded = spark.readStream.format("penstock-postgres").options(**options).load()
+            writer = loaded.writeStream.foreachBatch(known["merge"]).trigger(availableNow=True)
+            writer.option("checkpointLocation", f"{lake}/checkpoint").start().awaitTermination()
+            stored = DeltaTable(f"{lake}/orders_now").to_pyarrow_table().to_pylist()
+            truth = dict(session.execute('select "Id", "Value" from orders').fetchall())
+            assert {row["Id"]: row["Value"] for row in stored} == truth
+            assert len(stored) == len(truth)
+        session.close()
+    (changes,) = fold(events).values()
+    ours = current_rows(changes, lambda keys: [], None)
+    assert {row["Id"]: row["Value"] for row in ours if not row[DELETED]} == truth
+    assert sum(changed_key(event) is not None for event in events) > 5
+
+
+def change(session: psycopg.Connection[Any], draw: random.Random, number: int) -> None:
+    """Write, delete or move a row of a few keys."""
+    one, other = draw.sample(range(12), 2)
+    match draw.randrange(4):
+        case 0:
+            session.execute('delete from orders where "Id" = %s', (one,))
+        case 1 | 2:
+            upsert = 'on conflict ("Id") do update set "Value" = excluded."Value"'
+            session.execute(f"insert into orders values (%s, %s) {upsert}", (one, f"n{number}"))
+        case _:
+            free = 'not exists (select from orders where "Id" = %s)'
+            session.execute(f'update orders set "Id" = %s where "Id" = %s and {free}', (other, one, other))
 
 
 def test_the_example_of_ydb(spark: Any, tmp_path: Path) -> None:
