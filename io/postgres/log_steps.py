@@ -63,7 +63,8 @@ class Merge(Protocol):
     def reopened(self) -> None: ...
     def begin_again(self) -> None: ...
     def note(self, record: LogRecord, timestamp: int, lsn: int) -> list[Any] | None: ...
-    def passes(self, record: LogRecord) -> bool: ...
+    def passes(self, table: Table | None) -> bool: ...
+    def note_transactions(self, ids: Iterable[int]) -> None: ...
     def follow_tables(self, joined: Mapping[str, str], left: Sequence[str], id_: str) -> None: ...
     @property
     def is_unfinished(self) -> bool: ...
@@ -104,7 +105,7 @@ class LogSteps:
                 0 < joined < MAX_IN_STEP
                 and type(item) is LogRecord
                 and item.transaction is transaction
-                and (self.merge is None or self.merge.passes(item))
+                and (self.merge is None or self.merge.passes(item.table))
             ):
                 joined += 1
                 memory += size + _STEP_BYTES
@@ -129,7 +130,7 @@ class LogSteps:
             if (
                 type(item) is LogRecord
                 and not self._has_ended
-                and (self.merge is None or self.merge.passes(item))
+                and (self.merge is None or self.merge.passes(item.table))
             ):
                 joined, transaction = int(item.transaction is not None), item.transaction
                 memory, records = step[0], list(step[1])
@@ -152,7 +153,7 @@ class LogSteps:
             rows = item.after(self.position.lsn, self.position.claimed)
             if rows is None:
                 continue
-            if self.merge is None:
+            if self._pass(rows):
                 for part in self._up_to_end(rows):
                     yield part, size if part is item else part.size
                 continue
@@ -161,20 +162,16 @@ class LogSteps:
                 # Only the last transaction of a batch comes with its end. Each one names the end of the one before.
                 if before is not None:
                     yield TransactionEnd(own.transactions[0].previous_end_lsn, before.newest), 0
-                yield from self._noted_apart(own, self.merge)
+                if self._pass(own):
+                    yield own, own.size
+                else:
+                    for record, (_, payload) in zip(own, own.messages, strict=True):
+                        yield record, len(payload)
                 before = own
 
-    def _noted_apart(self, rows: LoggedRows, merge: Merge) -> Iterator[tuple[LogRecord | LoggedRows, int]]:
-        """Yield rows of one transaction. The first record is noted; then the others need not be, if they pass."""
-        yield rows[0], len(rows.messages[0][1])
-        if len(rows) == 1:
-            return
-        rest = rows[1:]
-        if all(merge.passes(neighbours[0]) for _, neighbours in rest.by_table()):
-            yield rest, rest.size
-        else:
-            for record, (_, payload) in zip(rest, rest.messages, strict=True):
-                yield record, len(payload)
+    def _pass(self, rows: LoggedRows) -> bool:
+        """Whether no record of `rows` is a signal, or may have rows of a snapshot before it."""
+        return self.merge is None or all(map(self.merge.passes, rows.tables_of_rows().values()))
 
     def _up_to_end(self, rows: LoggedRows) -> Iterable[LoggedRows]:
         """Return rows in two parts if the read ends between them."""
@@ -197,8 +194,11 @@ class LogSteps:
         # The end has no prepared transaction: the decoder makes a batch of transactions only while none is prepared.
         if rows.transactions[0] is not last:
             position = _after(position, TransactionEnd(last.previous_end_lsn, watermark))
-        self.position = Position(position.lsn, rows.sequences[-1], *position[2:])
-        self.watermark = watermark
+        position = Position(position.lsn, rows.sequences[-1], *position[2:])
+        if (merge := self.merge) is not None:
+            merge.note_transactions(transaction.id for transaction in rows.transactions)
+            position = position._replace(snapshots=merge.progress, recent=merge.recent, initial=merge.initial)
+        self.position, self.watermark = position, watermark
         chosen = rows.chosen(self._wanted)
         memory = size + len(rows) * _ROW_BYTES
         return memory, () if chosen is None else chosen, FlatPosition(self.position, watermark)

@@ -174,7 +174,7 @@ class LoggedRows(LazyRecords[LogRecord]):
 
     def __reduce__(self) -> Any:
         return LoggedRows, (
-            self._tables_read(),
+            self.tables_of_rows(),
             self.messages,
             self.transactions,
             self.timestamps,
@@ -182,8 +182,8 @@ class LoggedRows(LazyRecords[LogRecord]):
             self.lasts,
         )
 
-    def _tables_read(self) -> dict[bytes, Table]:
-        # The tables of a slice may be fewer.
+    def tables_of_rows(self) -> dict[bytes, Table]:
+        """Return the tables of these rows: those of a slice may be fewer than `tables`."""
         return {oid: self.tables[oid] for oid in {payload[1:5] for _, payload in self.messages}}
 
     def _only(self, kept: Sequence[int]) -> LoggedRows:
@@ -196,7 +196,7 @@ class LoggedRows(LazyRecords[LogRecord]):
             [self.lasts[number] for number in kept],
         )
         # Without the tables of rows that are left out, which metrics would name otherwise.
-        rows.tables = rows._tables_read()
+        rows.tables = rows.tables_of_rows()
         return rows
 
     def _record(self, number: int) -> LogRecord:

@@ -6,7 +6,7 @@ All methods are called by the thread that reads the log, except `stop`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -225,11 +225,7 @@ class SnapshotMerge(WorkerAnswers):
         contained = self._contains(transaction)
         # The records of a transaction are neighbours, so the last id tells whether it was noted.
         if not contained and (not engine.recent or engine.recent[-1] != transaction.id):
-            engine.emitted(transaction.id)
-            if len(engine.recent) >= self._prune_at:
-                engine.prune(self._visible().sees)
-                # A transaction may stay invisible for long: do not ask again for each new one.
-                self._prune_at = max(_PRUNE_FROM, 2 * len(engine.recent))
+            self.note_transactions((transaction.id,))
         if str(table) == self._options.signal_table:
             signal = signal_of_row(record.new) if record.kind is ChangeKind.INSERT and record.new else None
             reports = engine.receive(signal) if signal is not None else ()
@@ -243,11 +239,21 @@ class SnapshotMerge(WorkerAnswers):
             return []
         return self._rows(self._change(record, transaction.id, table), timestamp, lsn, self._is_incremental)
 
-    def passes(self, record: LogRecord) -> bool:
-        """Return whether a record needs no `note` if another one of its transaction was noted: no rows are read."""
+    def passes(self, table: Table | None) -> bool:
+        """Return whether records of a table need no `note` if their transactions are noted: no rows are read."""
         if self._initial is not None or not self._engine.is_idle:
             return False
-        return not self._options.signal_table or str(record.table) != self._options.signal_table
+        return not self._options.signal_table or str(table) != self._options.signal_table
+
+    def note_transactions(self, ids: Iterable[int]) -> None:
+        """Note that changes of transactions are about to be emitted."""
+        engine = self._engine
+        for id_ in ids:
+            engine.emitted(id_)
+        if len(engine.recent) >= self._prune_at:
+            engine.prune(self._visible().sees)
+            # A transaction may stay invisible for long: do not ask again for each new one.
+            self._prune_at = max(_PRUNE_FROM, 2 * len(engine.recent))
 
     def _contains(self, transaction: LogTransaction) -> bool:
         # A server that crashed may use the ids of transactions again that it has lost. They have later timestamps.

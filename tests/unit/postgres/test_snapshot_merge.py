@@ -15,8 +15,8 @@ from penstock.io.change_streams.incremental.options import SnapshotOptions, init
 from penstock.io.change_streams.incremental.progress import ScanResult, Snapshot, SnapshotProgress
 from penstock.io.change_streams.incremental.signals import ExecuteSnapshot
 from penstock.io.change_streams.incremental.worker import Resolved
-from penstock.io.postgres.incremental.chunks import SnapshotRow
-from penstock.io.postgres.incremental.merge import SnapshotMerge
+from penstock.io.postgres.incremental.chunks import SnapshotRow, parse_snapshot
+from penstock.io.postgres.incremental.merge import _PRUNE_FROM, SnapshotMerge
 from penstock.io.postgres.log_steps import LogSteps
 from penstock.io.postgres.position import Position, ReadView
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction
@@ -278,7 +278,7 @@ def changes_of(size: int, table_: Any = TABLE) -> list[LogRecord]:
 def test_rows_that_are_not_decoded_share_a_step_while_no_rows_are_read() -> None:
     merge, _ = merging(SnapshotProgress())
     steps, without = log_of(merge).steps(logged(changes_of(20))), log_of(None).steps(transaction_of(20))
-    assert [len(records) for _, records, _ in steps] == [1, 19, 0]
+    assert [len(records) for _, records, _ in steps] == [20, 0]
     assert emitted(steps) == emitted(without)
     assert steps[-1][2].position.recent == (7,)
 
@@ -313,6 +313,22 @@ def test_each_of_several_transactions_that_are_not_decoded_is_noted(reads_rows: 
     assert together[-1][2].position.recent == (7, 8, 9)
     read = [mark.position for _, _, mark in together]
     assert all(each.claimed <= 1 + [0, 108, 208, 308].index(each.lsn) for each in read)
+
+
+def test_transactions_that_are_visible_leave_the_position() -> None:
+    merge, _ = merging(SnapshotProgress())
+    asked: list[str] = []
+    merge._visible = lambda: asked.append("visible") or parse_snapshot("200:200:")  # type: ignore[func-returns-value]
+    items = [
+        structs.replace(changes_of(1)[0], transaction=LogTransaction(number, 10 * number, 100))
+        for number in range(100, 100 + 2 * _PRUNE_FROM)
+    ]
+    (rows,) = as_logged(items)
+    steps = log_of(merge).steps([(rows, rows.size)])
+    assert emitted(steps) == items
+    # Those from 200 on may be invisible to a chunk.
+    assert steps[-1][2].position.recent == tuple(range(200, 100 + 2 * _PRUNE_FROM))
+    assert len(asked) == 1
 
 
 def test_a_signal_among_rows_that_are_not_decoded_is_noted() -> None:
