@@ -19,6 +19,7 @@ connections.
 The peers read the same log of PostgreSQL in the same run, each from its own copy of the slot:
 
 - *Debezium's engine* makes the same records as JSON and drops them. It has no sink, no checkpoint and no exactly-once.
+  With `kafka` among the sinks it also writes them to a topic of the same broker, each batch before it is acknowledged.
   The figures of an empty run are subtracted too: one that ends with its first change. Needs Maven and Java.
 - Its *initial snapshot* reads the same table as *postgres snapshot*; an empty run ends with its first row.
 - *pg_recvlogical* decodes nothing. It is the most that the server sends.
@@ -274,7 +275,7 @@ def main() -> None:
                 # A number that both halves and the transactions divide.
                 changes = max(1, round(options.changes * share / (2 * rows))) * 2 * rows
                 if source == "postgres" and not options.no_peers:
-                    peer[rows] = compare_peers(changes, rows, options.rounds)
+                    peer[rows] = compare_peers(changes, rows, options.rounds, targets)
                 if source == "postgres snapshot":
                     peer.pop(rows, None)
                     if not options.no_peers:
@@ -288,20 +289,54 @@ def main() -> None:
                             print(line(figure, beside, source, rows, sink.name, workers), flush=True)
 
 
-def compare_peers(changes: int, rows: int, rounds: int) -> Figure:
-    """Print the rows of the peers; return the figure of Debezium's engine."""
+def compare_peers(changes: int, rows: int, rounds: int, targets: Sequence[Sink]) -> Figure:
+    """Print the rows of the peers; return the figure of Debezium's engine that drops its records."""
     with postgres.server_with_backlog(changes, rows) as waiting, debezium.engine() as engine:
         bare = Figure(changes, [recvlogical(waiting) for _ in range(rounds)])
 
-        def one(empty: bool) -> Cost:
+        def dropped(empty: bool) -> Cost:
             return engine(waiting, changes, empty=empty, measured=cost_of)
 
-        one(True)  # not counted: it reads the classes from the disk for the first time
-        costs = [above_empty(lambda: one(False), lambda: one(True)) for _ in range(rounds)]
-    figure = Figure(changes, costs)
-    print(line(bare, figure, "pg_recvlogical", rows, "none", "–"))
-    print(line(figure, figure, "Debezium's engine", rows, "none", "–"), flush=True)
+        def costs(one: Callable[[bool], Cost]) -> list[Cost]:
+            return [above_empty(lambda: one(False), lambda: one(True)) for _ in range(rounds)]
+
+        dropped(True)  # not counted: it reads the classes from the disk for the first time
+        figure = Figure(changes, costs(dropped))
+        print(line(bare, figure, "pg_recvlogical", rows, "none", "–"))
+        print(line(figure, figure, "Debezium's engine", rows, "none", "–"), flush=True)
+        for sink in targets:
+            if sink.name == "kafka":
+                written = Figure(changes, costs(to_kafka(engine, waiting, changes, sink)))
+                print(line(written, figure, "Debezium's engine", rows, "kafka", "–"), flush=True)
     return figure
+
+
+def to_kafka(
+    engine: debezium.Engine, waiting: postgres.Server, changes: int, sink: Sink
+) -> Callable[[bool], Cost]:
+    """Return the function that lets Debezium's engine write to a new topic, and checks its records."""
+
+    def one(empty: bool) -> Cost:
+        with tempfile.TemporaryDirectory(prefix="penstock-throughput-") as name:
+            folder = Path(name)
+            settings = sink.settings(folder)
+            create_topic(settings["bootstrap_servers"], settings["topic"])
+            topic = debezium.topic(settings["bootstrap_servers"], settings["topic"])
+            cost = engine(waiting, changes, empty=empty, measured=cost_of, to=topic)
+            written, expected = sink.lines(folder), 1 if empty else changes
+            if written != expected:
+                raise SystemExit(f"Debezium's engine wrote {written:,} records of {expected:,}")
+            return cost
+
+    return one
+
+
+def create_topic(brokers: str, name: str) -> None:
+    """Create a topic as the sink of Penstock does, with the partitions that the broker gives it."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": brokers, "log_level": 3})
+    admin.create_topics([NewTopic(name, -1, -1)])[name].result(30)
 
 
 def peer_snapshot(rows: int, rows_per_statement: int, rounds: int) -> Figure:

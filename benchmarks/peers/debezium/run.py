@@ -1,4 +1,7 @@
-"""Debezium's engine as a peer: it makes JSON of the log and drops it. Needs Maven, which fetches it, and Java."""
+"""Debezium's engine as a peer: it makes JSON of the log and drops it, or writes it to Kafka.
+
+Needs Maven, which fetches it, and Java.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from backlogs import postgres
@@ -20,7 +24,10 @@ _PING = "ping"
 
 
 class Engine(Protocol):
-    """Runs the engine once, until it has made `changes` records, or with `empty` one."""
+    """Runs the engine once, until it has made `changes` records, or with `empty` one.
+
+    `to`: what says where they are written; nothing drops them.
+    """
 
     def __call__(
         self,
@@ -29,6 +36,7 @@ class Engine(Protocol):
         *,
         empty: bool,
         measured: Callable[[Sequence[object], Path], Cost],
+        to: Mapping[str, str] = MappingProxyType({}),
     ) -> Cost: ...
 
 
@@ -45,19 +53,26 @@ def engine() -> Iterator[Engine]:
             *,
             empty: bool,
             measured: Callable[[Sequence[object], Path], Cost],
+            to: Mapping[str, str] = MappingProxyType({}),
         ) -> Cost:
             slot = waiting.slot(empty=empty)
             publication = _PING if empty else postgres.PUBLICATION
             if empty:
                 _change_once(waiting)
-            connector = debezium_engine.connector_settings(
-                waiting.server, postgres.DATABASE, slot, publication
-            )
+            connector = {
+                **debezium_engine.connector_settings(waiting.server, postgres.DATABASE, slot, publication),
+                **to,
+            }
             return measured(
                 command(folder, class_path, connector, "no_data", 1 if empty else changes), folder / "log"
             )
 
         yield run
+
+
+def topic(brokers: str, name: str) -> Mapping[str, str]:
+    """Return what writes the records to a topic of Kafka."""
+    return {"penstock.kafka": brokers, "penstock.topic": name}
 
 
 def command(

@@ -9,17 +9,26 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Properties;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * Runs Debezium engines, one for each properties file, until standard input ends. Each one appends its records as JSON
  * lines to the file that its property "penstock.output" names: ["topic", key, value, [["header", value], ...]].
  *
- * <p>With the property "penstock.records" instead, an engine drops its records, and the program ends after that many.
+ * <p>With the property "penstock.records" instead, an engine drops its records, and the program ends after that many. With
+ * "penstock.kafka" (the addresses of brokers) and "penstock.topic" too, it writes them to a topic first, as Debezium's own
+ * server does: a batch is sent, and is processed when the brokers have acknowledged all of it.
  */
 public final class Engine {
     public static void main(String[] files) throws Exception {
@@ -30,8 +39,7 @@ public final class Engine {
             try (FileReader reader = new FileReader(file, StandardCharsets.UTF_8)) {
                 properties.load(reader);
             }
-            Consumer<ChangeEvent<String, String>> consumer = consumer(properties);
-            var engine = DebeziumEngine.create(KeyValueHeaderChangeEventFormat.of(Json.class, Json.class, Json.class))
+            var builder = DebeziumEngine.create(KeyValueHeaderChangeEventFormat.of(Json.class, Json.class, Json.class))
                     .using(properties)
                     .using((success, message, error) -> {
                         if (!success) {
@@ -41,9 +49,10 @@ public final class Engine {
                             }
                             Runtime.getRuntime().halt(1);
                         }
-                    })
-                    .notifying(consumer)
-                    .build();
+                    });
+            var engine = properties.containsKey("penstock.kafka")
+                    ? builder.notifying(new ToKafka(properties)).build()
+                    : builder.notifying(consumer(properties)).build();
             engines.add(engine);
             threads.execute(engine);
         }
@@ -82,5 +91,47 @@ public final class Engine {
             separator = ",";
         }
         return line.append("]]").toString();
+    }
+
+    /** Writes batches to a topic; ends the program after the last record. */
+    private static final class ToKafka implements DebeziumEngine.ChangeConsumer<ChangeEvent<String, String>> {
+        private final KafkaProducer<String, String> producer;
+        private final String topic;
+        private long left;
+
+        ToKafka(Properties properties) {
+            // The client's defaults: all replicas acknowledge, and a repeated request adds nothing.
+            producer = new KafkaProducer<>(
+                    Map.of("bootstrap.servers", properties.getProperty("penstock.kafka")),
+                    new StringSerializer(),
+                    new StringSerializer());
+            topic = properties.getProperty("penstock.topic");
+            left = Long.parseLong(properties.getProperty("penstock.records"));
+        }
+
+        @Override
+        public void handleBatch(
+                List<ChangeEvent<String, String>> records,
+                DebeziumEngine.RecordCommitter<ChangeEvent<String, String>> committer)
+                throws InterruptedException {
+            List<Future<RecordMetadata>> sent = new ArrayList<>();
+            for (ChangeEvent<String, String> record : records) {
+                sent.add(producer.send(new ProducerRecord<>(topic, record.key(), record.value())));
+            }
+            producer.flush();
+            for (int number = 0; number < sent.size(); number++) {
+                try {
+                    sent.get(number).get();
+                } catch (ExecutionException error) {
+                    throw new IllegalStateException(error.getCause());
+                }
+                committer.markProcessed(records.get(number));
+            }
+            committer.markBatchFinished();
+            left -= records.size();
+            if (left <= 0) {
+                Runtime.getRuntime().halt(0);
+            }
+        }
     }
 }
