@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.event.change_feed import change_feed
 from penstock.event.change_rows import change_rows
 from penstock.event.model import ChangeEvent, Op
 from penstock.event.replica import fold
@@ -21,8 +22,7 @@ def rows_of_event(event: ChangeEvent, table: str, mode: Mode) -> list[Written]:
         ValueError: a value that its column cannot hold, or an event without a primary key; the message names it.
     """
     if mode == "log":
-        log = change_rows([event], event.schema)
-        return [{"table": table, "row": row, "types": _types(log)} for row in _python_rows(log)]
+        return _all_rows(table, change_rows([event], event.schema))
     # Messages and changes of the schema do nothing in a table.
     if changes_no_row(event):
         return []
@@ -38,6 +38,15 @@ def rows_of_event(event: ChangeEvent, table: str, mode: Mode) -> list[Written]:
         schema = history.schema
     arrow = rows_to_arrow(rows, table_schema(schema, mode), event.source)
     return [written_row(event, table, row, _types(arrow)) for row in _python_rows(arrow)]
+
+
+def feed_of_event(event: ChangeEvent, table: str) -> list[Written]:
+    """Return the rows of the change feed (`penstock.event.change_feed`) for an event; raises as `rows_of_event`."""
+    return _all_rows(table, change_feed([event], event.schema))
+
+
+def _all_rows(table: str, rows: pa.Table) -> list[Written]:
+    return [{"table": table, "row": row, "types": _types(rows)} for row in _python_rows(rows)]
 
 
 def _nothing(keys: list[str]) -> list[StoredRow]:

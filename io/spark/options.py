@@ -13,6 +13,7 @@ ForEachEpoch = Callable[[Any, int], object]
 """A function of a DataFrame and the epoch's number, as the function of `foreachBatch`."""
 
 Images = Literal["json", "struct"]
+Layout = Literal["events", "table"]
 
 
 @options
@@ -25,5 +26,8 @@ class SparkSinkOptions(StagingOptions):
     images: Images = "json"
     """With json, `key`, `before` and `after` are JSON text, for events of any tables. With struct they are structs, for
     events of one table."""
+    layout: Layout = "events"
+    """With events, `op`, `timestamp`, `key`, `before`, `after`, `metadata`. With table, the columns of one table and
+    `_change_type`, `_commit_version`, `_commit_timestamp`, `_not_sent`, as the data sources of Spark have them."""
     shards: int = 4
     """Number of files that an epoch has at most, which are the partitions of the DataFrame."""

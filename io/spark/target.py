@@ -12,7 +12,7 @@ from typing_extensions import Self
 from penstock.attempt import current_attempt
 from penstock.errors import UsageError
 from penstock.event.model import ChangeEvent
-from penstock.io.spark.options import ForEachEpoch
+from penstock.io.spark.options import ForEachEpoch, Layout
 from penstock.io.spark.table_jars import TABLE_FORMATS, refusal
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.epochs import EpochDelivery
@@ -25,6 +25,7 @@ class SparkFunctionTarget:
     """See `penstock.io.staging.epochs.EpochTarget`."""
 
     function: ForEachEpoch
+    layout: Layout = "events"
 
     @property
     def name(self) -> str:
@@ -38,9 +39,11 @@ class SparkFunctionTarget:
         return self
 
     def preview(self, event: ChangeEvent) -> list[Written]:
-        """Return the row of the DataFrame for an event; see `penstock.io.staging.preview`."""
-        from penstock.io.columnar.preview import rows_of_event
+        """Return the rows of the DataFrame for an event; see `penstock.io.staging.preview`."""
+        from penstock.io.columnar.preview import feed_of_event, rows_of_event
 
+        if self.layout == "table":
+            return feed_of_event(event, event.source.table)
         return rows_of_event(event, event.source.table, "log")
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:

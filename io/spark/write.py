@@ -26,8 +26,9 @@ class WriteToSpark(SparkSinkOptions, WriteCheckedRows):
     each change appear once. Ids rise; there are gaps, because an epoch without events calls nothing. A driver that was
     paused may call the function late, even after higher ids: a target that other programs read should store the id.
 
-    Columns: `op`, `timestamp`, `key`, `before`, `after`, `metadata` (`penstock.event.change_rows`). All are nullable,
-    as in every DataFrame of files. The files of the DataFrame are deleted later; do not keep it after the function.
+    Columns: `op`, `timestamp`, `key`, `before`, `after`, `metadata` (`penstock.event.change_rows`), or with
+    ``layout="table"`` the change feed of one table. All are nullable, as in every DataFrame of files. The files of the
+    DataFrame are deleted later; do not keep it after the function.
 
     Order: rows of one key are in the order in which they arrived, within one partition of the DataFrame; after a
     shuffle sort by `metadata.version`. Epochs come in order. With `roll_seconds` each shard has its own time: only with
@@ -47,8 +48,8 @@ class WriteToSpark(SparkSinkOptions, WriteCheckedRows):
             )
         require_extra("parquet", "pyarrow")
         publish = PublishEpochs(
-            SparkFunctionTarget(self.for_each_epoch),
-            SparkRows(self.images),
+            SparkFunctionTarget(self.for_each_epoch, self.layout),
+            SparkRows(self.images, self.layout),
             shards=self.shards,
             roll_seconds=self.roll_seconds,
             staging=self.staging,
@@ -56,4 +57,5 @@ class WriteToSpark(SparkSinkOptions, WriteCheckedRows):
             inline=False,
         )
         # JSON has more values than columns have.
-        WriteCheckedRows.__init__(self, TARGET, "Publish", publish, always=self.images == "struct")
+        has_columns = self.images == "struct" or self.layout == "table"
+        WriteCheckedRows.__init__(self, TARGET, "Publish", publish, always=has_columns)

@@ -12,8 +12,11 @@ import pytest
 from pyspark.sql import DataFrame, DataFrameWriter
 
 from penstock.errors import UsageError
+from penstock.event import Op, Source
 from penstock.io.spark import WriteToSpark
-from tests.support.sinks.spark_examples import FailsOnce, example, run
+from penstock.io.spark.rows import SparkRows
+from tests.support.sinks.spark_examples import SCHEMA, FailsOnce, example, run
+from tests.unit.formats.events import event_of
 
 pytestmark = pytest.mark.spark
 
@@ -139,6 +142,45 @@ def test_structs_have_the_columns_of_the_table_and_its_types(spark: Any, tmp_pat
     frame = spark.read.parquet(f"{tmp_path}/lake")
     assert frame.schema["id"].dataType.typeName() == "long"
     assert sorted((row["id"], row["name"]) for row in frame.collect()) == EXPECTED
+
+
+def test_the_layout_of_a_table_is_its_change_feed(spark: Any, tmp_path: Path):
+    def save(dataframe: Any, epoch_id: int) -> None:
+        dataframe.write.mode("overwrite").parquet(f"{tmp_path}/lake/e={epoch_id}")
+
+    second = 10**9
+    row = {"id": 1, "name": "a"}
+    events = [
+        event_of(SCHEMA, Op.CREATE, after=row, timestamp=second),
+        event_of(SCHEMA, Op.UPDATE, before=row, after={"id": 1, "name": None}, timestamp=2 * second),
+        event_of(SCHEMA, Op.UPDATE, after={"id": 1}, timestamp=3 * second),
+        event_of(SCHEMA, Op.DELETE, before={"id": 1, "name": None}, timestamp=4 * second),
+    ]
+    run(spark, tmp_path, WriteToSpark(save, layout="table", shards=1), events=events)
+    frame = spark.read.parquet(f"{tmp_path}/lake")
+    assert frame.schema["id"].dataType.typeName() == "long"
+    rows = frame.orderBy("_commit_version", "_change_type").collect()
+    assert [(row._change_type, row.id, row["name"], row._not_sent) for row in rows] == [
+        ("insert", 1, "a", []),
+        ("update_postimage", 1, None, []),
+        ("update_preimage", 1, "a", []),
+        ("update_postimage", 1, None, ["name"]),
+        ("delete", 1, None, []),
+    ]
+
+
+def test_rows_of_a_table_are_of_one_table_and_previewed_as_they_are_written():
+    row = {"id": 1, "name": "a"}
+    one, other = (event_of(SCHEMA, Op.CREATE, after=row, source=Source("spanner", table=t)) for t in "tu")
+    with pytest.raises(UsageError, match="layout='table' needs the events of one table"):
+        SparkRows("json", "table")._rows([one, other])
+    (written,) = WriteToSpark(print, layout="table").preview(one)
+    assert written["row"]["_change_type"] == "insert"
+    assert written["row"]["name"] == "a"
+    with pytest.raises(UsageError, match="layout is one of events, table"):
+        WriteToSpark(print, layout="rows")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="leave images out"):
+        WriteToSpark(print, layout="table", images="struct")
 
 
 def test_the_function_may_not_be_something_else():
