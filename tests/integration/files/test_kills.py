@@ -127,7 +127,8 @@ def test_kills_at_the_hooks_of_an_epoch_lose_nothing_double_nothing_and_keep_ord
     assert len(kills) == len(chosen)
     assert consumer.wrong == []
     assert reader.wrong == []
-    assert sum(reader.seen.values()) > 2 * len(chosen)
+    # A run of a campaign is killed at its first commit, so most of them have one time and no mark.
+    assert min(reader.seen.values()) >= 2
     assert wrong == []
 
 

@@ -2,7 +2,7 @@
 
 Four writers make 10,000 statements and more: inserts, partial updates, deletes and changes of keys. At the end each
 target has the rows or the log of the source exactly, and each error output has the refused row once. A reader asks
-the logs all the time until when they are complete, and looks whether they are.
+the targets all the time until when they are complete, and looks whether they are.
 `PENSTOCK_SINKS=sql,kafka` chooses the sinks of a campaign, and those of one group share a pipeline.
 """
 
@@ -13,18 +13,20 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.runner import RemoteJob
 from penstock_emulators.oracle.kill import python
 from tests.conftest import CAMPAIGN
 from tests.integration.sinks.disturbances import ALL, DRIVER, EXECUTOR, WORKER, Disturbed, schedule
 from tests.support.oracle.trusting import Place, TrustingReader
 from tests.support.sinks import TARGETS, TargetUnderTest
 from tests.support.sinks.refused import refusal_faults
-from tests.support.sinks.source import WRITERS, Truth, event_seconds, number_at
+from tests.support.sinks.source import Truth, event_seconds
 
 pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=90)]
 
@@ -62,24 +64,28 @@ def groups() -> list[Any]:
     ]
 
 
-def places(targets: Mapping[str, TargetUnderTest]) -> list[Place]:
-    """Where the times of the logs are that say until when they are complete."""
+def places(targets: Mapping[str, TargetUnderTest], checkpoint: Path) -> list[Place]:
+    """Where the times are until which the targets are complete: in the target, and in the checkpoint."""
 
-    def place_of(name: str, target: TargetUnderTest) -> Place:
+    def places_of(name: str, target: TargetUnderTest) -> Iterator[Place]:
         def missing(times: Mapping[str, float]) -> Iterator[str]:
-            found: dict[str, set[int]] = {writer: set() for writer in WRITERS}
-            for owner, _, time in target.log():
-                found.get(owner, set()).add(number_at(time))
+            applied = target.applied()
             for at in times.values():
                 # The first statement whose time is not below.
                 below = math.ceil((at - event_seconds(0)) / 2)
-                for writer, numbers in found.items():
+                for writer, numbers in applied.items():
                     if lost := set(range(below)) - numbers:
                         yield f"{writer} lacks {len(lost)} statements below {at}, such as {min(lost)}"
 
-        return Place(name, target.complete, missing)
+        def recorded() -> Mapping[str, datetime | None]:
+            times = RemoteJob.open(str(checkpoint)).complete_until()
+            return {step: at for step, at in times.items() if step.startswith(f"To {target.marked}/")}
 
-    return [place_of(name, target) for name, target in targets.items() if target.marks]
+        yield Place(name, target.complete, missing)
+        yield Place(f"{name} in the checkpoint", recorded, missing)
+
+    marked = ((name, target) for name, target in targets.items() if target.marked)
+    return [place for name, target in marked for place in places_of(name, target)]
 
 
 @pytest.mark.parametrize("sinks", groups())
@@ -118,7 +124,9 @@ def test_target_equals_the_source_after_kills_zombies_outages_and_a_refused_row(
         command = python("tests.integration.sinks.program", str(configuration))
         # In two threads, so that a target that waits does not hold up the others.
         reader, waiting = (
-            TrustingReader(places({name: each for name, each in names.items() if each.waits is waits}))
+            TrustingReader(
+                places({name: each for name, each in names.items() if each.waits is waits}, checkpoint)
+            )
             for waits in (False, True)
         )
         with Disturbed(command, checkpoint, hooks, tmp_path, targets, rng) as run, reader, waiting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -12,9 +13,19 @@ from google.auth.credentials import AnonymousCredentials
 from msgspec.structs import replace
 
 from penstock.event import ChangeEvent
+from penstock.io.staging.complete_marks import complete_times, decode_mark
 from penstock_emulators.oracle.kill import FileAppears, Moment
 from tests.support.sinks.faults import log_faults, replica_faults
-from tests.support.sinks.source import BAD_OWNER, Truth, cells_of, whole
+from tests.support.sinks.source import (
+    BAD_OWNER,
+    WRITERS,
+    Key,
+    Truth,
+    cells_of,
+    number_at,
+    statement,
+    whole,
+)
 from tests.support.sinks.target import (
     EmulatedTarget,
     Options,
@@ -47,7 +58,7 @@ class Sql(TargetUnderTest):
     """PostgreSQL: current rows and the log."""
 
     error_outputs = ("sql-one", "sql", "sql-log")
-    marks = True
+    marked = "sql-log"
     outage = "the server is killed and started again"
 
     def start(self) -> None:
@@ -187,6 +198,7 @@ class Bigtable(EmulatedTarget):
 
     error_outputs = ("bigtable",)
     has_ledger = False
+    marked = "bigtable"
 
     def start(self) -> None:
         from penstock_emulators.bigtable import BigtableEmulator
@@ -208,7 +220,9 @@ class Bigtable(EmulatedTarget):
         from penstock.io.bigtable import WriteToBigtable
 
         hooks = options.pop("hooks")
-        sink = WriteToBigtable(project="penstock-test", instance="penstock-test", shards=2, **options)
+        sink = WriteToBigtable(
+            project="penstock-test", instance="penstock-test", shards=2, mark_complete=True, **options
+        )
         cells = events | "Cells" >> beam.FlatMap(cells_of).with_output_types(ChangeEvent)
         return apply(cells, "bigtable", show_sending(sink, hooks, "bigtable"), error_output)
 
@@ -218,6 +232,19 @@ class Bigtable(EmulatedTarget):
 
     def publishing(self) -> Moment:
         return FileAppears(self.hooks, "bigtable-*")
+
+    def complete(self) -> dict[str, datetime]:
+        cells = (cell for row in self._client.cells().values() for cell in row.items())
+        return complete_times(decode_mark(value) for (_, name, _), value in cells if name == b"mark")
+
+    def applied(self) -> dict[str, set[int]]:
+        # A row has only its newest change, whose time is the time of the version's cell.
+        newest: dict[Key, int] = {}
+        for key, cells in self._client.cells().items():
+            if times := [at for family, name, at in cells if (family, name) == ("penstock", b"version")]:
+                owner, slot = key.decode().split("/")
+                newest[owner, int(slot)] = number_at(max(times) * 1000)
+        return {writer: _applied(writer, newest) for writer in WRITERS}
 
     def faults(self, truth: Truth) -> list[str]:
         newest: dict[bytes, dict[bytes, tuple[int, bytes]]] = {}
@@ -232,6 +259,16 @@ class Bigtable(EmulatedTarget):
             rows.append((owner, int(slot), int(row[b"a"][1]), int(row[b"b"][1])))
         # Bigtable has no changes of keys: a row that moves is a new row, and the source has not sent its large value.
         return replica_faults("Bigtable", rows, truth, ("a", "b"))
+
+
+def _applied(writer: str, newest: Mapping[Key, int]) -> set[int]:
+    """Return the statements of a writer whose rows all have this change or a newer one."""
+    end = 1 + max((number for (owner, _), number in newest.items() if owner == writer), default=-1)
+    return {
+        number
+        for number in range(end)
+        if all(newest.get(key, -1) >= number for key in statement(writer, number).keys)
+    }
 
 
 class BigQuery(EmulatedTarget):

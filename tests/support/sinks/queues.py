@@ -46,7 +46,7 @@ class Kafka(TargetUnderTest):
     """Two topics of a Kafka broker: transactional and idempotent."""
 
     error_outputs = ("kafka-transactional", "kafka-idempotent")
-    marks = True
+    marked = "kafka-transactional"
     waits = True
     outage = "the broker is killed and started again"
     _repeated = 0

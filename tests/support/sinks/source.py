@@ -63,6 +63,11 @@ class Statement:
     values: Values | None
     old_key: Key | None = None
 
+    @property
+    def keys(self) -> list[Key]:
+        """The keys of the rows that it changes."""
+        return [self.key] if self.old_key is None else [self.key, self.old_key]
+
 
 def statement(writer: str, number: int) -> Statement:
     """Return a statement of a writer. `a`, `b` and `big` have the numbers of the statements that wrote them."""

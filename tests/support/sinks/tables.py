@@ -26,7 +26,7 @@ class Delta(TargetUnderTest):
     """Delta tables: current rows and the log. On an S3 server in a campaign, in a local folder otherwise."""
 
     error_outputs = ("delta-current", "delta-log")
-    marks = True
+    marked = "delta-log"
     outage = "the S3 server is killed and started again"
     _commits = 0
     _local = True
@@ -141,7 +141,7 @@ class Iceberg(TargetUnderTest):
     """Iceberg tables with a catalogue in SQLite: current rows and the log."""
 
     error_outputs = ("iceberg-current", "iceberg-log")
-    marks = True
+    marked = "iceberg-log"
     outage = "the database of the catalogue is locked"
     _locked: sqlite3.Connection | None = None
 

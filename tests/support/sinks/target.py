@@ -20,19 +20,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import apache_beam as beam
 import pytest
 
 from penstock.event import ChangeEvent
 from penstock.io.staging.connector import Connector
-from penstock.io.staging.delivery import Delivery, EventBatch, Sender, Sent
+from penstock.io.staging.delivery import Delivery, EventBatch, MarkingSender, Sender, Sent
 from penstock.io.staging.send_after_commit import SendAfterCommit
 from penstock_emulators.emulator import Emulator
 from penstock_emulators.oracle.kill import Moment
 from tests.support.sinks.network import Network
-from tests.support.sinks.source import Truth
+from tests.support.sinks.source import WRITERS, Truth, number_at
 
 Options = dict[str, Any]
 Refused = dict[str, beam.PCollection[Any]]
@@ -45,8 +45,8 @@ class TargetUnderTest:
     """What `take_down` does; "" if there is nothing that can be down."""
     error_outputs: ClassVar[tuple[str, ...]]
     """The names of the error outputs that `write` returns."""
-    marks: ClassVar[bool] = False
-    """Whether the log says until when it is complete (`complete`)."""
+    marked: ClassVar[str] = ""
+    """The output whose target says until when it is complete (`complete`), and has what is `applied`; "": none."""
     waits: ClassVar[bool] = False
     """Whether `log` waits for transactions of processes that were killed."""
     has_ledger: ClassVar[bool] = True
@@ -99,8 +99,15 @@ class TargetUnderTest:
         """Let an epoch of a few rows need several transactions or requests, if the target has a limit."""
 
     def complete(self) -> dict[str, datetime]:
-        """Return by job until when the log of the target is complete, as the target says it."""
+        """Return by job until when the target is complete, as it says itself."""
         raise NotImplementedError
+
+    def applied(self) -> dict[str, set[int]]:
+        """Return by writer the numbers of the statements whose changes are in the target, or were there before."""
+        numbers: dict[str, set[int]] = {writer: set() for writer in WRITERS}
+        for owner, _, time in self.log():
+            numbers.get(owner, set()).add(number_at(time))
+        return numbers
 
     def log(self) -> list[tuple[str, int, int]]:
         """Return the log of the target: (owner, slot, time of the event in ns), in the order of a consumer."""
@@ -154,6 +161,14 @@ class ShowSending:
     def name(self) -> str:
         return self.connector.name
 
+    @property
+    def marks_complete(self) -> bool:
+        return self.connector.marks_complete
+
+    @property
+    def mark_seconds(self) -> float | None:
+        return self.connector.mark_seconds
+
     def check(self) -> None:
         self.connector.check()
 
@@ -169,6 +184,9 @@ class _ShowingSender:
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         Path(self.shows.hooks, f"{self.shows.label}-{delivery.shard}-{delivery.epoch}").touch()
         return self.sender.send(delivery, events)
+
+    def mark_complete(self, job: str, sink: str, record: int, until_us: int) -> None:
+        cast(MarkingSender, self.sender).mark_complete(job, sink, record, until_us)
 
     def close(self) -> None:
         self.sender.close()
