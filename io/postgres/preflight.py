@@ -187,8 +187,12 @@ def prepared_slot(stream: ChangeStream, rows: Rows, slot: Slot | None, *, renew_
         return slot
     if renew_slot:
         return renewed_slot(stream, rows)
-    rows(CREATE_SLOT, (stream.slot,))
-    return check_slot(stream, rows(SLOT, (stream.slot,)))
+    state = rows(SLOT, (stream.slot,))
+    # It exists if the connection of an earlier try broke after the server had made it.
+    if state[0][0] is None:
+        rows(CREATE_SLOT, (stream.slot,))
+        state = rows(SLOT, (stream.slot,))
+    return check_slot(stream, state)
 
 
 def source_tables(stream: ChangeStream, rows: Rows) -> list[SourceTable]:

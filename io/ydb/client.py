@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import ydb
@@ -62,6 +63,7 @@ class Client:
         self._stream, self._connection = stream, connection
         self.backoff = Backoff("YDB", UnavailableError)
         self._made: Any = None
+        self._turn = threading.Lock()
 
     def describe(self) -> tuple[Description | None, tuple[str, ...]]:
         """Return what YDB says about the changefeed (None: the table has none), and the names of the table's.
@@ -131,12 +133,14 @@ class Client:
             request = ydb_table_pb2.DescribeTableRequest(session_id=session, path=self._stream.table_path)
             return self._ask(request, _apis.TableService, "DescribeTable", ydb_table_pb2.DescribeTableResult)
         finally:
-            self._ask(
-                ydb_table_pb2.DeleteSessionRequest(session_id=session),
-                _apis.TableService,
-                "DeleteSession",
-                None,
-            )
+            # The server ends an idle session itself. An error here would hide the answer, or the error of the request.
+            with suppress(issues.Error):
+                self._ask(
+                    ydb_table_pb2.DeleteSessionRequest(session_id=session),
+                    _apis.TableService,
+                    "DeleteSession",
+                    None,
+                )
 
     def _ask(self, request: Any, service: Any, method: str, result_type: Any) -> Any:
         settings = ydb.BaseRequestSettings().with_timeout(_REQUEST_SECONDS)
@@ -154,9 +158,10 @@ class Client:
         return "" if credentials is None else credentials.get_auth_token()
 
     def _driver(self) -> Any:
-        if self._made is None:
-            self._made = _connected(self._stream, self._connection)
-        return self._made
+        with self._turn:
+            if self._made is None:
+                self._made = _connected(self._stream, self._connection)
+            return self._made
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

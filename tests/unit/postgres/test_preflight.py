@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import PositionLostError, SetupError, SeveralProblemsError
+from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres import preflight
 from penstock.io.postgres.preflight import check_source, unmatched_tables
 from penstock.io.postgres.source import ChangeStream
@@ -92,6 +93,22 @@ def test_a_check_creates_no_slot_and_renews_none() -> None:
 
     assert check_source(STREAM, rows, create_slot=True, renew_slot=True) is None
     assert not {preflight.CREATE_SLOT, preflight.DROP_SLOT} & set(asked)
+
+
+def test_a_slot_that_was_made_before_its_answer_was_lost_is_used() -> None:
+    made: list[str] = []
+
+    def rows(query: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        if query == preflight.CREATE_SLOT:
+            assert not made, "the server would refuse it: it exists"
+            made.extend(parameters)
+            raise UnreachableError("the connection broke")
+        return [slot() if made else slot(plugin=None)]
+
+    with pytest.raises(UnreachableError):
+        preflight.prepared_slot(STREAM, rows, None)
+    assert preflight.prepared_slot(STREAM, rows, None) == preflight.check_slot(STREAM, [slot()])
+    assert made == [STREAM.slot]
 
 
 def test_a_table_that_no_publication_has_is_told_with_a_similar_one() -> None:
