@@ -23,8 +23,9 @@ from penstock.io.postgres.slice import LogSlice
 from penstock.io.postgres.slice_reader import SliceReader
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.options import Accepts, options
+from penstock.spark.arrow_events import ArrowEvents
 from penstock.spark.options import REFUSED, SNAPSHOTS, SliceOptions, read_options
-from penstock.spark.source import ArrowEvents, Offset, PenstockDataSource, require_same_stream
+from penstock.spark.source import Offset, PenstockDataSource, require_same_stream
 from penstock.tables import TableSelection
 from penstock.timestamps import nanoseconds
 

@@ -15,7 +15,7 @@ from penstock.event.change_feed import CHANGE_COLUMNS, change_feed, feed_of_rows
 from penstock.event.model import ChangeEvent
 from penstock.io.columnar.arrow_rows import columns_of_arrow
 from penstock.io.spark.json_rows import json_rows
-from penstock.spark.source import ArrowEvents
+from penstock.spark.arrow_events import ArrowEvents
 
 BATCH_EVENTS = 5_000
 """The most events in one Arrow batch."""

@@ -32,17 +32,6 @@ Offset = dict[str, Any]
 """A position between two slices, as Spark stores it: texts, integers and further mappings."""
 
 
-class ArrowEvents(Sequence[ChangeEvent]):
-    """Events of one table that are made when they are asked for, because most have a shorter way to Arrow."""
-
-    def change_rows(self) -> Any:
-        """Return them as change rows (`penstock.event.change_rows`), with whole old rows.
-
-        None: there is no such way.
-        """
-        raise NotImplementedError
-
-
 class SlicedStream(Protocol):
     """A change stream that is read in slices. Picklable."""
 

@@ -180,7 +180,7 @@ def test_a_killed_query_over_ydb_gives_the_table(spark: Any, tmp_path: Path, cam
             "changefeed": "feed",
         }
         options["maxRowsPerTrigger"] = "100"
-        killed_and_continued(tmp_path, "penstock-ydb", options, campaign.size(1, 20))
+        killed_and_continued(tmp_path, "penstock-ydb", options, campaign.size(1, 50))
         writer.stop()
         save_changes(spark, "penstock-ydb", str(tmp_path), "now", options)
         table = {key: row["value"] for (key,), row in control.rows("orders")}
