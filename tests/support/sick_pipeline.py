@@ -14,7 +14,7 @@ from penstock.launch.commit_exporter import CommitExporter
 from penstock.launch.service_watch import ServiceWatch
 from penstock.measurement import Measurement
 from penstock.parked import ParkedTable
-from penstock.pipelines.dead_letter_files import waiting_letters
+from penstock.pipelines.waiting_letters import waiting_letters
 from penstock.telemetry.export import Export
 
 NOW = time.time()

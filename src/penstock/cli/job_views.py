@@ -25,9 +25,9 @@ from penstock.io.change_streams.undecodable import UNDECODABLE
 from penstock.io.staging.refused import REFUSED
 from penstock.launch.commit_exporter import committed_counters
 from penstock.object_stores.location import locate, shown_url
-from penstock.pipelines.dead_letter_files import not_replayed, oldest_letter
 from penstock.pipelines.published_folder import NoFolderError, PublishedFolder
 from penstock.pipelines.replays import ReplayFolder
+from penstock.pipelines.waiting_letters import not_replayed, oldest_letter
 from penstock.telemetry.lineage import PartitionSpan, partition_spans
 from penstock.telemetry.state import Condition, JobState, job_state
 from penstock.telemetry.status import PipelineStatus, pipeline_status

@@ -17,7 +17,7 @@ from penstock.cli.commands import cli
 from penstock.cli.job_views import WatchedJob, WatchedJobs
 from penstock.compat import UTC
 from penstock.io.change_streams.retention import retention
-from penstock.pipelines.dead_letter_files import waiting_letters
+from penstock.pipelines.waiting_letters import waiting_letters
 from penstock.runner.protocol import Coordinator
 from penstock.runner.store import Checkpoint
 from penstock.runner.store.drivers import Answers as RunnerAnswers

@@ -7,8 +7,9 @@ from pathlib import Path
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from penstock.pipelines.dead_letter_files import WriteDeadLetters, waiting_letters
+from penstock.pipelines.dead_letter_files import WriteDeadLetters
 from penstock.pipelines.replays import ReplayFolder
+from penstock.pipelines.waiting_letters import waiting_letters
 from penstock.runner.options import PySparkOptions  # noqa: F401 - Beam then knows --checkpoint_dir
 
 OLD, NEW = "dead-letters/2026-01-31T11/00-of-01_a.jsonl", "dead-letters/2026-01-31T12/00-of-01_b.jsonl"
