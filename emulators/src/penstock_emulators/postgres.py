@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from penstock_emulators.gcloud import EmulatorNotFoundError
+from penstock_emulators.guard import guarded
 from penstock_emulators.server_process import EmulatorStartError, free_port
 
 _SETTINGS = {
@@ -184,8 +185,9 @@ class PostgresServer:
         command = [self.programs / "postgres", "-D", self._data, "-p", str(self.port), *settings]
         with (self._data / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                _as_ordinary_user(command),
-                stdin=subprocess.DEVNULL,
+                # SIGINT: its data may be kept, so it shuts down.
+                guarded(_as_ordinary_user(command), "INT"),
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -216,6 +218,7 @@ class PostgresServer:
         self._process.wait()
         while any(map(_runs, children)):
             time.sleep(0.005)
+        _close(self._process)
 
     def stop(self) -> None:
         """Shut the server down without waiting for its clients, and remove a data folder that it made itself."""
@@ -223,6 +226,7 @@ class PostgresServer:
             self._process.send_signal(signal.SIGINT)
             try:
                 self._process.wait(10)
+                _close(self._process)
             except subprocess.TimeoutExpired:
                 self.kill()
         if self._remove_data:
@@ -279,6 +283,12 @@ def _children(pid: int) -> list[int]:
     with suppress(FileNotFoundError):
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """Let the guard of a process that has ended end too."""
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def _runs(pid: int) -> bool:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import ServiceError
+from penstock_emulators.guard import guarded
 
 READY = "listening on "
 """What a server of ours prints, followed by ``localhost:port``, when it accepts connections."""
@@ -25,14 +26,15 @@ class EmulatorStartError(ServiceError):
 class ServerProcess:
     """A child process in a new process group.
 
-    It holds nothing that must be saved, so it is ended by SIGKILL. Its output is appended to `log`, or dropped.
+    It holds nothing that must be saved, so it is ended by SIGKILL. It also ends when this process ends for any reason.
+    Its output is appended to `log`, or dropped.
     """
 
     def __init__(self, command: Sequence[str], log: Path | None, *, prints_address: bool = False) -> None:
         with open(log or os.devnull, "ab") as out:
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
+                guarded(command),
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if prints_address else out,
                 stderr=out,
                 start_new_session=True,
@@ -71,8 +73,9 @@ class ServerProcess:
         with suppress(ProcessLookupError):  # it has ended already
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def did_not_listen(name: str, timeout_seconds: float) -> EmulatorStartError:

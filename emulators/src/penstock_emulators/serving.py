@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any, Protocol
 
 import click
@@ -15,8 +13,6 @@ import click
 from penstock.errors import ServiceError
 from penstock.extras import MissingExtraError, extra_packages
 from penstock_emulators.server_process import READY, EmulatorStartError
-
-_PARENT_CHECK_SECONDS = 0.5
 
 
 class Server(Protocol):
@@ -30,21 +26,14 @@ class Server(Protocol):
 
 
 def server_options(default_port: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the decorator that adds `--port` and the hidden `--parent`.
-
-    A program that starts the server passes its process id as `--parent`: they end together.
-    """
-    port = click.option(
+    """Return the decorator that adds `--port`."""
+    return click.option(
         "--port",
         type=click.IntRange(0, 65535),
         default=default_port,
         show_default=True,
         help="Port on loopback; 0 is a free one.",
     )
-    parent = click.option(
-        "--parent", type=int, hidden=True, help="End when this process is no longer the parent."
-    )
-    return lambda command: port(parent(command))
 
 
 def run(service: Coroutine[Any, Any, None], *extras: str) -> None:
@@ -62,8 +51,8 @@ class _MissingPackageError(click.ClickException):
     exit_code = 2
 
 
-async def serve(server: Server, port: int, parent: int | None, ended: asyncio.Event) -> None:
-    """Start a server, print its address, and stop the server when `until_the_end` returns.
+async def serve(server: Server, port: int, ended: asyncio.Event) -> None:
+    """Start a server, print its address, and stop the server when `ended` is set.
 
     Raises:
         EmulatorStartError: another process uses the port.
@@ -74,7 +63,7 @@ async def serve(server: Server, port: int, parent: int | None, ended: asyncio.Ev
         raise EmulatorStartError(f"port {port} is in use; pass another, or --port 0") from None
     print(f"{READY}localhost:{bound}", flush=True)
     _freeze_garbage()
-    await until_the_end(ended, parent)
+    await ended.wait()
     await server.stop()
 
 
@@ -91,13 +80,3 @@ def ended_by_signal() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     return ended
-
-
-async def until_the_end(ended: asyncio.Event, parent: int | None) -> None:
-    """Return when `ended` is set, or when `parent`, the process that started this one, has ended."""
-    while not ended.is_set():
-        if parent and os.getppid() != parent:
-            return
-        # In Python 3.10 this error of asyncio is not the built-in TimeoutError.
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(ended.wait(), _PARENT_CHECK_SECONDS if parent else None)

@@ -120,6 +120,22 @@ def test_ctrl_c_ends_everything_that_it_has_started(start: Callable[[], Started]
     wait_until(lambda: not any(Path("/proc", str(each)).exists() for each in children))
 
 
+@pytest.mark.long(seconds=30)
+def test_a_killed_quickstart_leaves_nothing_running(start: Callable[[], Started]) -> None:
+    quickstart = start()
+    quickstart.until("Changes arrive")
+    children = descendants(quickstart.process.pid)
+    assert len(children) >= 5  # the database, the driver, its JVM, workers, the writers
+    quickstart.process.kill()
+    wait_until(lambda: not any(map(_runs, children)), lambda: str(list(filter(_runs, children))))
+
+
+def _runs(process: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
 def test_a_folder_with_files_is_refused(start: Callable[[], Started], tmp_path: Path) -> None:
     (tmp_path / "quickstart").mkdir()
     (tmp_path / "quickstart" / "mine.txt").touch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+
+from tests.support.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "penstock.cli.main", "emulator", "postgres"]
 
@@ -29,7 +32,7 @@ def started(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
                 break
         yield process, printed
     finally:
-        process.terminate()  # SIGKILL would leave the server behind
+        process.terminate()  # SIGKILL would leave its temporary folder behind
         process.wait(30)
 
 
@@ -53,6 +56,17 @@ def test_the_server_can_be_read_with_what_the_command_prints_and_ends_with_ctrl_
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
     assert not Path(folder).exists()
+
+
+def test_the_server_ends_when_the_command_is_killed() -> None:
+    with started() as (process, printed), psycopg.connect(dsn_of(printed), autocommit=True) as client:
+        (folder,) = client.execute("show data_directory").fetchone() or ("",)
+        postmaster = int(Path(folder, "postmaster.pid").read_text().split()[0])
+        process.kill()
+        wait_until(lambda: not Path("/proc", str(postmaster)).exists(), "the server outlives the command")
+        # A clean end, which a folder of --data needs.
+        assert not Path(folder, "postmaster.pid").exists()
+    shutil.rmtree(folder)
 
 
 def test_a_given_folder_keeps_its_data_and_its_version(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The steps of `penstock quickstart`: start, write, watch, kill, resume, stop, compare. Each says what to type next.
 
 The database is the simulated Spanner, the pipeline a real `penstock run` in processes of its own, and the comparison
-is the comparison of the tests. Everything that is started ends when `run` returns or raises.
+is the comparison of the tests. Everything that is started ends when `run` returns or raises, or when the process ends.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from penstock_emulators.demo import bank
 from penstock_emulators.demo.proof import Proof, prove
 from penstock_emulators.demo.waiting import stop, wait_for
 from penstock_emulators.demo.writers import connect, finish, writing
+from penstock_emulators.guard import guarded
 from penstock_emulators.oracle.kill import Run
 from penstock_emulators.oracle.lines import count_lines, read_lines
 from penstock_emulators.simulated_spanner import SimulatedSpanner
@@ -165,7 +167,7 @@ class Quickstart:
                 self._wait_for_lines(first, 1)
                 tell.step("Changes arrive:", *_some_changes(self._folder.output))
                 self._wait_for_lines(first, self._folder.lines() + MORE_LINES)
-                died = first.kill()
+                died = first.kill() - 1  # the guard is none of the pipeline's
                 before = self._folder.lines()
                 tell.step(
                     f"kill -9 after {before:,} changes: the driver, its JVM and all workers, {died} processes.",
@@ -184,7 +186,8 @@ class Quickstart:
     def _pipeline(self) -> Iterator[Run]:
         # By its module: the command need not be on PATH.
         command = [sys.executable, "-m", "penstock.cli.main", "run", str(self._folder.job)]
-        with Run([*command, "--progress", "line"], log=self._folder.log) as run:
+        command = guarded([*command, "--progress", "line"])
+        with Run(command, log=self._folder.log, stdin=subprocess.PIPE) as run:
             yield run
 
     def _wait_for_lines(self, run: Run, count: int) -> None:

@@ -105,16 +105,21 @@ class Kill:
 class Run:
     """A child in a new session. Leaving the context kills all processes of that session.
 
-    Its output is appended to `log`, or goes to the output of the parent.
+    Its output is appended to `log`, or goes to the output of the parent. `stdin` is its standard input, as for Popen.
     """
 
     def __init__(
-        self, command: Sequence[str], *, log: Path | None = None, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        log: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         with open(log, "ab") if log else nullcontext(None) as out:
             self.process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=out,
                 stderr=subprocess.STDOUT if log else None,
                 env={**os.environ, **(environment or {})},
@@ -146,6 +151,8 @@ class Run:
             self.process.poll()
             time.sleep(POLL_SECONDS)
         self.process.wait(60)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         return len(died)
 
     def wait(self, seconds: float) -> int:

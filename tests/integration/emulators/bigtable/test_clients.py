@@ -160,11 +160,12 @@ def test_cbtemulator_does_not_outlive_a_killed_front_and_sigterm_ends_both() -> 
 
 
 def members(group: int) -> list[int]:
-    listed = subprocess.run(
-        ["ps", "-eo", "pid=,pgid=,stat="], capture_output=True, text=True, check=True, timeout=60
-    )
-    found = [line.split() for line in listed.stdout.splitlines()]
-    return [int(pid) for pid, pgid, stat in found if int(pgid) == group and not stat.startswith("Z")]
+    """The processes of the emulator, without the guard that ends them with this process."""
+    columns = "pid=,pgid=,stat=,comm="
+    listed = subprocess.run(["ps", "-eo", columns], capture_output=True, text=True, check=True, timeout=60)
+    found = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
+    alive = [(int(pid), int(pgid)) for pid, pgid, stat, name in found if stat[0] != "Z" and name != "sh"]
+    return [pid for pid, pgid in alive if pgid == group]
 
 
 def gone(group: int) -> bool:
