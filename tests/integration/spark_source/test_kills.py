@@ -168,8 +168,9 @@ def test_a_killed_query_over_ydb_gives_the_table(spark: Any, tmp_path: Path, cam
         def change(key: int, number: int, kind: str) -> None:
             row = ["orders", [key]] if kind == "delete" else ["orders", [key], {"value": number}]
             control.commit([["erase" if kind == "delete" else "upsert", *row]])
-            if number % 300 == 299:
-                partitions[:] = [*control.split("orders/feed", partitions[0]), *partitions[1:]]
+            if number % 600 == 599:
+                # The oldest one, because a partition can be halved only so often.
+                partitions[:] = [*partitions[1:], *control.split("orders/feed", partitions[0])]
 
         writer = Writer(change)
         writer.start()
