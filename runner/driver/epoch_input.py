@@ -68,11 +68,11 @@ class EpochInputs:
         `owners` is by input the process that has run it in the last epoch. `publication_inputs` is by publication the
         index of its input. `pacing` and `max_records` limit each task in this epoch; None is the limit of all epochs.
         """
-        limits = self._limits
-        if quiet_seconds:
-            max_bytes = min(limits.max_bytes, QUIET_BYTES)
-            limits = replace(limits, quiet_seconds=quiet_seconds, max_bytes=max_bytes)
+        limits = replace(self._limits, quiet_seconds=quiet_seconds)
         if pacing is not None:
+            if quiet_seconds and pacing.is_quiet:
+                max_bytes = min(limits.max_bytes, QUIET_BYTES)
+                limits = replace(limits, is_quiet=True, max_bytes=max_bytes)
             limits = replace(
                 limits,
                 seconds=pacing.reading_seconds,

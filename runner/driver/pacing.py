@@ -35,7 +35,7 @@ class Pacing:
     def __init__(self, max_seconds: float, *, hurried: bool = True) -> None:
         """`hurried` False: every epoch is as long as it may be."""
         self._max_seconds = max_seconds
-        self._is_quiet = False
+        self._without_data = 0
         self._min_seconds = min(_MIN_SECONDS, max_seconds) if hurried else max_seconds
         self.idle_seconds = max_seconds
         self.reading_seconds = max_seconds
@@ -49,13 +49,17 @@ class Pacing:
     def quiet_seconds(self) -> float:
         """How long tasks may wait if data at one of them ends the wait of all; 0: not longer than `idle_seconds`."""
         seconds = min(_QUIET_SECONDS, _QUIET_EPOCHS * self._max_seconds)
-        return seconds if self._is_quiet and seconds > self._max_seconds else 0.0
+        return seconds if self._without_data and seconds > self._max_seconds else 0.0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the next data is probably not near. The first epoch without data only publishes what was read."""
+        return self._without_data > 1
 
     def observe(self, records_read: int, *, is_behind: bool = False) -> None:
         """Take in how many records an epoch has read, and whether a reader is behind after it."""
         longest = _BACKLOG_EPOCHS * self._max_seconds
         self.reading_seconds = min(2 * self.reading_seconds, longest) if is_behind else self._max_seconds
-        # Quiet only after a whole longest wait without data: the next data is probably not near.
-        self._is_quiet = not records_read and self.idle_seconds >= self._max_seconds
+        self._without_data = 0 if records_read else self._without_data + 1
         longer = min(2 * self.idle_seconds, self._max_seconds)
         self.idle_seconds = self._min_seconds if records_read else longer

@@ -78,7 +78,7 @@ class SparkEngine:
         def collect(levels: range, packets: Sequence[Packet]) -> list[Packet]:
             return self._collect(levels, packets, epoch, description)
 
-        if epoch.limits.quiet_seconds and self._plan.depth > 1:
+        if epoch.limits.is_quiet and self._plan.depth > 1:
             packets = self._quiet_levels.run(epoch, collect)
         else:
             packets = collect(range(self._plan.depth), [])

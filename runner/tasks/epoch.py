@@ -32,7 +32,7 @@ MAX_US = MAX_TIMESTAMP.micros
 
 
 QUIET_BYTES = 1 << 20
-"""Encoded bytes that a task reads at most in an epoch that may be quiet: its output goes through the driver."""
+"""Encoded bytes that a task reads at most in a quiet epoch: its output goes through the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ class EpochLimits:
     A task stops at whichever limit it reaches first; one that has read nothing stops after `idle_seconds`. The limits
     are per task, not per epoch. `may_end_early`: readers end when they have emitted records and have no more at hand.
     `quiet_seconds`: how long a task that has read nothing waits if data at any other task ends its wait at once; 0: not
-    longer than `idle_seconds`. `catches_up`: `seconds` is longer than the user asked for, because readers are behind.
+    longer than `idle_seconds`. `is_quiet`: the last epochs have read nothing, so this one probably reads nothing either
+    (see `quiet_levels`). `catches_up`: `seconds` is longer than the user asked for, because readers are behind.
     """
 
     seconds: float
@@ -91,6 +92,7 @@ class EpochLimits:
     idle_seconds: float = math.inf
     may_end_early: bool = True
     quiet_seconds: float = 0.0
+    is_quiet: bool = False
     catches_up: bool = False
 
 

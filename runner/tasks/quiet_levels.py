@@ -34,7 +34,7 @@ def frames_by_target(packets: Iterable[Packet], partitions: int) -> list[list[by
 
 
 class QuietLevels:
-    """Runs epochs of one plan that are allowed to be quiet."""
+    """Runs quiet epochs of one plan."""
 
     def __init__(self, plan: Plan) -> None:
         # The log records of a driver are shown where they come from.

@@ -27,7 +27,7 @@ class InProcessEngine:
         def collect(levels: range, packets: Sequence[Packet]) -> list[Packet]:
             return self._collect(levels, packets, epoch)
 
-        if epoch.limits.quiet_seconds and self._plan.depth > 1:
+        if epoch.limits.is_quiet and self._plan.depth > 1:
             packets = QuietLevels(self._plan).run(epoch, collect)
         else:
             packets = collect(range(self._plan.depth), [])

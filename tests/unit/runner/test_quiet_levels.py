@@ -16,6 +16,7 @@ from apache_beam.transforms.userstate import TimerSpec, on_timer
 from penstock.attempt import Attempt
 from penstock.runner import PySparkRunner
 from penstock.runner.driver.epoch_input import EpochInputs
+from penstock.runner.driver.pacing import Pacing
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.graph import build_plan
@@ -110,7 +111,7 @@ def epoch_of(plan: Plan, *, data: bool = False, state: dict[str, StepState] | No
     return EpochInput(
         attempt=ATTEMPT,
         partitions=PARTITIONS,
-        limits=EpochLimits(1.0, 1000, 1 << 20, quiet_seconds=1.0),
+        limits=EpochLimits(1.0, 1000, 1 << 20, is_quiet=True),
         inputs=tuple(
             TaskInput(impulses=impulses if data and not index else ()) for index in range(PARTITIONS)
         ),
@@ -192,8 +193,15 @@ def test_log_records_of_the_driver_are_not_those_of_a_worker(
     assert set(collected) == {("worker", True), ("driver", False)}
 
 
-@pytest.mark.parametrize(("quiet_seconds", "most"), [(0.0, 64 << 20), (1.5, QUIET_BYTES)])
-def test_an_epoch_that_may_be_quiet_reads_little(plan: Plan, quiet_seconds: float, most: int) -> None:
+@pytest.mark.parametrize(
+    ("without_data", "quiet_seconds", "is_quiet"), [(1, 1.5, False), (2, 0.0, False), (2, 1.5, True)]
+)
+def test_a_quiet_epoch_reads_little(
+    plan: Plan, without_data: int, quiet_seconds: float, is_quiet: bool
+) -> None:
+    pacing = Pacing(0.5)
+    for _ in range(without_data):
+        pacing.observe(0)
     inputs = EpochInputs(
         plan,
         Residuals(PlanContext(plan)),
@@ -211,6 +219,8 @@ def test_an_epoch_that_may_be_quiet_reads_little(plan: Plan, quiet_seconds: floa
         committed_nonces=frozenset(),
         test_clock_us=None,
         publication_inputs=(),
+        pacing=pacing,
         quiet_seconds=quiet_seconds,
     )
-    assert (epoch.limits.quiet_seconds, epoch.limits.max_bytes) == (quiet_seconds, most)
+    assert epoch.limits.is_quiet is is_quiet
+    assert epoch.limits.max_bytes == (QUIET_BYTES if is_quiet else 64 << 20)
