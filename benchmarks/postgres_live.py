@@ -1,12 +1,13 @@
-"""A pipeline from PostgreSQL that runs: without changes, at 200 transactions a second, and beside busy processes.
+"""A pipeline from PostgreSQL that runs: without changes, at several rates, and beside busy processes.
 
-    python benchmarks/postgres_live.py [--rate 200] [--seconds 20] [--idle 60] [--busy 2] [--busy-rate 1000]
-        [--busy-seconds 180]
+    python benchmarks/postgres_live.py [--rate 200] [--few 0.5 1 5] [--seconds 20] [--idle 60] [--busy 2]
+        [--busy-rate 1000] [--busy-seconds 180]
 
 One server and one `penstock run postgres-to-files` with Debezium's records and `roll_seconds=0`. First nothing changes
-for `--idle` seconds. Then transactions of one row are committed at `--rate`, and each is looked for in the files that
-appear. At last `--busy` processes take all the CPU time that they get, and the transactions come at `--busy-rate`: the
-pipeline keeps up with them if the age of the changes does not grow from the first third of the time to the last.
+for `--idle` seconds. Then transactions of one row are committed at the rates of `--few`, and then at `--rate`. Each one
+is looked for in the files that appear. At last `--busy` processes take all the CPU time that they get, and the
+transactions come at `--busy-rate`: the pipeline keeps up with them if the age of the changes does not grow from the
+first third of the time to the last.
 
 The peer is a *bare consumer*: a process that receives the same log with its own slot, without decoding it, and writes
 nothing. The latency of a transaction is the time when it is first seen minus its commit timestamp; both clocks are this
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from measure import Stopwatch, heading, machine, percentile, row, tree
+from measure import Cost, Stopwatch, heading, machine, percentile, row, tree
 from measure.live import Watcher, memory, running, wait_for
 
 from penstock.io.postgres import ReadFromPostgresChangeStream
@@ -44,6 +45,8 @@ PUBLICATION = "live"
 PERCENTS = (50, 95, 99)
 _COMMIT = ord("C")
 _SETTLE_SECONDS = 3.0
+_WARM_SECONDS = 30.0
+"""After the first files the JVM compiles its code for a while, which is a part of the start."""
 
 
 def commit_of(line: dict[str, Any]) -> int:
@@ -116,9 +119,19 @@ def latencies(published: dict[int, int], since: int, until: int) -> list[float]:
     return [(seen - commit) / 1e9 for commit, seen in published.items() if since <= commit < until]
 
 
-def tell(name: str, ages: list[float]) -> None:
-    """Print percentiles in milliseconds."""
-    print(row(name, *(f"{percentile(ages, percent) * 1000:.0f}" for percent in PERCENTS)), flush=True)
+def measure(dsn: str, rate: float, seconds: float, root: int) -> tuple[int, int, Cost]:
+    """Commit transactions at a rate. Return begin and end of the time that counts, and what the pipeline cost in it."""
+    with writing(dsn, rate):
+        time.sleep(_SETTLE_SECONDS)
+        since, watch = time.time_ns(), Stopwatch(root)
+        time.sleep(seconds)
+        return since, time.time_ns(), watch.stop()
+
+
+def tell(name: str, ages: list[float], cost: Cost | None = None) -> None:
+    """Print percentiles in milliseconds, and the CPU time of the pipeline in each second."""
+    cpu = "" if cost is None else f"{cost.cpu / cost.wall:.2f}"
+    print(row(name, *(f"{percentile(ages, percent) * 1000:.0f}" for percent in PERCENTS), cpu), flush=True)
 
 
 def main() -> None:
@@ -126,6 +139,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rate", type=float, default=200.0)
+    parser.add_argument("--few", type=float, nargs="*", default=[0.5, 1.0, 5.0])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--idle", type=float, default=60.0)
     parser.add_argument("--busy", type=int, default=2)
@@ -161,7 +175,7 @@ def main() -> None:
         ):
             with writing(dsn, 10):
                 wait_for(lambda: len(watcher.seen) >= 5, "the first files")
-            time.sleep(_SETTLE_SECONDS)
+            time.sleep(_WARM_SECONDS)
             watch = Stopwatch(root)
             time.sleep(options.idle)
             cost = watch.stop()
@@ -170,20 +184,22 @@ def main() -> None:
             print(row("CPU, s per second", f"{cost.cpu / cost.wall:.3f}"))
             print(row("memory (PSS), MB", f"{bytes_used / 1e6:.0f}"))
             print(row("watermark behind, s", f"{watermark_lag(folder / 'checkpoint'):.1f}"), flush=True)
+            print(
+                "\n"
+                + heading("commit to seen, ms", *(f"p{percent}" for percent in PERCENTS), "CPU, s per second")
+            )
+            for rate in options.few:
+                since, until, cost = measure(dsn, rate, options.seconds, root)
+                time.sleep(_SETTLE_SECONDS)  # for the last files
+                tell(f"published, {rate:g} a second", latencies(watcher.published(), since, until), cost)
             peer.start()
             ready.wait()
-            print("\n" + heading("commit to seen, ms", *(f"p{percent}" for percent in PERCENTS)))
-            with writing(dsn, options.rate):
-                time.sleep(_SETTLE_SECONDS)
-                since, watch = time.time_ns(), Stopwatch(root)
-                time.sleep(options.seconds)
-                until, cost = time.time_ns(), watch.stop()
+            since, until, cost = measure(dsn, options.rate, options.seconds, root)
             over.set()
             theirs: dict[int, int] = seen_in.recv()
             wait_for(lambda: watcher.published().keys() >= theirs.keys(), "the last files")
-            tell(f"published, {options.rate:g} a second", latencies(watcher.published(), since, until))
+            tell(f"published, {options.rate:g} a second", latencies(watcher.published(), since, until), cost)
             tell("bare consumer", latencies(theirs, since, until))
-            print(row("CPU, s per second", f"{cost.cpu / cost.wall:.2f}", "", ""), flush=True)
             if options.busy:
                 with busy(options.busy), writing(dsn, options.busy_rate):
                     began = time.time_ns()
