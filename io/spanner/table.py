@@ -39,6 +39,7 @@ from penstock.io.spanner.initial_scan.read import (
     scan_client,
 )
 from penstock.io.spanner.initial_scan.snapshot import begin_snapshot, ranges_of
+from penstock.io.spanner.metrics import SpannerMetrics
 from penstock.io.spanner.options import SpannerTableOptions, Tables
 from penstock.io.spanner.prefetch import Limits
 from penstock.io.spanner.record import DataChangeRecord
@@ -107,6 +108,7 @@ class ReadSpannerTableFn(ReadChangeStreamFn):
     tracker_type = SpannerTracker
     frontier_type = ScanFrontier
     frontier_coder = FrontierCoder
+    metrics_type = SpannerMetrics
 
     def kinds(self) -> tuple[StreamKind, ...]:
         return (ScanKind(self),)

@@ -24,7 +24,7 @@ from types import MappingProxyType
 
 from penstock_emulators.gcloud import EmulatorNotFoundError
 from penstock_emulators.guard import guarded
-from penstock_emulators.server_process import EmulatorStartError, free_port
+from penstock_emulators.server_process import EmulatorStartError, free_port, port_is_free
 
 _SETTINGS = {
     "wal_level": "logical",
@@ -124,7 +124,10 @@ class PostgresServer:
         try:
             if not (folder / "PG_VERSION").exists():
                 server._create_cluster()
-            server.restart(timeout_seconds)
+            if port is None:
+                server._start_on_a_free_port(timeout_seconds)
+            else:
+                server.restart(timeout_seconds)
         except BaseException:
             server.stop()
             raise
@@ -156,7 +159,7 @@ class PostgresServer:
             file.write("\n".join(settings) + "\n")
         server = cls(primary.programs, data, free_port(), remove_data=False)
         try:
-            server.restart(timeout_seconds)
+            server._start_on_a_free_port(timeout_seconds)
         except BaseException:
             server.stop()
             raise
@@ -199,6 +202,16 @@ class PostgresServer:
                     f"PostgreSQL did not start. The end of its log:\n{self.end_of_log()}"
                 )
             time.sleep(0.02)
+
+    def _start_on_a_free_port(self, timeout_seconds: float) -> None:
+        """Start the server; on another port if a process has taken the port before the server did."""
+        while True:
+            try:
+                return self.restart(timeout_seconds)
+            except EmulatorStartError:
+                if port_is_free(self.port):
+                    raise
+                self.port = free_port()
 
     def wait(self) -> int:
         """Wait for the end of the postmaster; return its exit code."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+import pytest
 
+from penstock_emulators.postgres import PostgresServer
+from penstock_emulators.server_process import free_port
 from tests.support.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "penstock.cli.main", "emulator", "postgres"]
@@ -84,3 +88,15 @@ def test_a_given_folder_keeps_its_data_and_its_version(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
     assert starts == 2
+
+
+def test_a_server_whose_port_was_taken_before_it_listened_starts_on_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken: int = other.getsockname()[1]
+        ports = iter((taken, free_port()))
+        monkeypatch.setattr("penstock_emulators.postgres.free_port", lambda: next(ports))
+        with PostgresServer.start() as server, psycopg.connect(server.dsn()) as client:
+            assert server.port != taken
+            assert client.execute("select 1").fetchone() == (1,)
