@@ -30,10 +30,10 @@ run: $(READY_FOR_DEMO)  ## the demo: Spanner (emulator or simulated), Spark, a k
 quickstart: $(READY_FOR_DEMO)  ## penstock quickstart: the same in short, on a simulated database (about a minute)
 	$(BIN)/penstock quickstart $(ARGS)
 
-test: $(READY)      ## the tests (11 minutes on two cores)
+test: $(READY)      ## the tests (10 minutes on two cores)
 	$(BIN)/python -m pytest $(SHARED) $(ARGS)
 
-long: $(READY)      ## the long tests, which CI runs too: pipelines that are killed again and again (11 minutes more)
+long: $(READY)      ## the long tests, which CI runs too: pipelines that are killed again and again (12 minutes more)
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest $(SHARED) $(ARGS)
 
 check: lint         ## lint and the unit tests (two to three minutes)

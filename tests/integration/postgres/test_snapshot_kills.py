@@ -8,7 +8,7 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -161,7 +161,8 @@ def test_a_parallel_initial_load_under_kills_of_a_worker_and_of_the_server_gives
     with PostgresServer.start(version=VERSIONS[0]) as server:
         database = Database(server)
         fill(database)
-        scene = Scene(database, tmp_path, snapshot="initial", chunk_rows="5")
+        # A few rows in each epoch: not all may be read before the next kill.
+        scene = Scene(database, tmp_path, ("--epoch-max-records", "300"), snapshot="initial", chunk_rows="5")
         with BenchWriters(database.dsn, campaign.seed) as writers, scene.run() as run:
             scene.wait_for_rows(run, 0.02)
             scene.kill_worker()
@@ -232,11 +233,13 @@ class Published:
 class Scene:
     """A pipeline that is killed and started again, and what it has published. `killed`: how often each was killed."""
 
-    def __init__(self, database: Database, folder: Path, **parameters: str) -> None:
+    def __init__(
+        self, database: Database, folder: Path, options: Sequence[str] = (), **parameters: str
+    ) -> None:
         self.killed: Counter[str] = Counter()
         self.published = Published(folder / "out")
         self._database, self._folder, self._log = database, folder, folder / "log"
-        self._command = command(database, folder, **parameters)
+        self._command = [*command(database, folder, **parameters), *options]
 
     def run(self) -> kill.Run:
         return kill.Run(self._command, log=self._log)

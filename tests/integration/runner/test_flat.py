@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +137,11 @@ class Meter:
 
 def _children(parent: int) -> list[int]:
     """The children of a process; each is listed with the thread that made it, and threads come and go."""
-    found = []
-    for task in Path(f"/proc/{parent}/task").glob("*/children"):
-        try:
-            found += [int(child) for child in task.read_text().split()]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+    found: list[int] = []
+    with suppress(FileNotFoundError):  # the process has ended since
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found += [int(child) for child in task.read_text().split()]
     return found
 
 
