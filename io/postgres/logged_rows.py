@@ -183,7 +183,7 @@ class LoggedRows(LazyRecords[LogRecord]):
         )
 
     def tables_of_rows(self) -> dict[bytes, Table]:
-        """Return the tables of these rows: those of a slice may be fewer than `tables`."""
+        """Return the tables of these rows. A slice may have fewer than `tables`."""
         return {oid: self.tables[oid] for oid in {payload[1:5] for _, payload in self.messages}}
 
     def _only(self, kept: Sequence[int]) -> LoggedRows:
