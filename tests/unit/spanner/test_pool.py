@@ -69,6 +69,13 @@ def steps_of(prefetcher: Prefetcher, partitions: Mapping[str, Position], count: 
     return found
 
 
+def caught_up_after(prefetcher: Prefetcher, partitions: Mapping[str, Position], count: int) -> list[Step]:
+    """Claim `count` steps, and return them when no partition is behind: one that is would not be parked."""
+    found = steps_of(prefetcher, partitions, count)
+    wait_until(lambda: prefetcher.may_stop, "a partition stays behind")
+    return found
+
+
 def position(step: Step) -> Position:
     assert isinstance(step, Advanced)
     return step.position
@@ -94,7 +101,7 @@ def test_the_next_bundle_continues_with_the_batches_that_were_read_ahead(pool: M
     at = Position(start)
     for _ in range(3):
         with kept.prefetching(Frontier({"p": at}, {})) as prefetcher:
-            found += steps_of(prefetcher, {"p": at}, 2)
+            found += caught_up_after(prefetcher, {"p": at}, 2)
             at = position(found[-1])
     assert found == [Advanced("p", Position(start + number)) for number in range(1, 7)]
     assert [begin for _, begin, _ in asked].count(start) == 1
@@ -115,7 +122,7 @@ def test_a_partition_at_another_position_is_queried_again_and_the_others_continu
     begin = Position(time.time_ns())
     kept, asked = pool(beats)
     with kept.prefetching(Frontier({"a": begin, "b": begin}, {})) as prefetcher:
-        steps = steps_of(prefetcher, {"a": begin, "b": begin}, 4)
+        steps = caught_up_after(prefetcher, {"a": begin, "b": begin}, 4)
     at = {step.token: position(step) for step in steps}
     assert set(at) == {"a", "b"}
     with kept.prefetching(Frontier({"a": at["a"], "b": begin}, {})) as again:  # of b, the bundle is repeated
@@ -131,7 +138,7 @@ def test_a_partition_that_the_bundle_does_not_ask_for_is_dropped_with_its_credit
     begin = Position(time.time_ns())
     kept, asked = pool(beats)
     with kept.prefetching(Frontier({"a": begin, "b": begin}, {})) as prefetcher:
-        steps = steps_of(prefetcher, {"a": begin, "b": begin}, 4)
+        steps = caught_up_after(prefetcher, {"a": begin, "b": begin}, 4)
     at = {step.token: position(step) for step in steps}
     with kept.prefetching(Frontier({"a": at["a"]}, {})) as again:
         assert again is prefetcher
@@ -172,8 +179,8 @@ def test_two_bundles_at_once_have_two_prefetchers(pool: Make) -> None:
     kept, _ = pool(beats)
     with kept.prefetching(Frontier(a, {})) as first, kept.prefetching(Frontier(b, {})) as second:
         assert first is not second
-        at_a = {"a": position(steps_of(first, a, 1)[0])}
-        at_b = {"b": position(steps_of(second, b, 1)[0])}
+        at_a = {"a": position(caught_up_after(first, a, 1)[0])}
+        at_b = {"b": position(caught_up_after(second, b, 1)[0])}
     with kept.prefetching(Frontier(at_b, {})) as again:
         assert again is second
         with kept.prefetching(Frontier(at_a, {})) as other:
