@@ -2,12 +2,13 @@
 
 The pipeline is the job's own, without its source. So the letters pass the same steps as at first, but no step twice:
 a masked column is not masked again. Each event keeps its version, so a replica sink drops it if its target has a newer
-one.
+one. Letters of changes that the job does not read any more are left out: see `penstock.pipelines.letter_selection`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -15,26 +16,40 @@ from apache_beam.transforms.window import TimestampedValue
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent
+from penstock.pipelines.letter_selection import LetterSelection
 from penstock.transforms.dead_letters import DeadLetter
 
 _BEFORE_WHOLE_ROWS = "ToChangeEvents"
 """The step before MaterializeRows, whose state a replay does not have."""
+EVERY_LETTER = LetterSelection()
 
 
 class Replay:
     """Dead letters by step. `attempt` is the number of this attempt, for letters that fail again.
 
+    `selection`: the letters that are written. `left_out`: how many are not.
+
     Raises:
         UsageError: a letter cannot be processed again; the message says why.
     """
 
-    def __init__(self, letters: Iterable[DeadLetter], *, materialize_rows: bool = False) -> None:
+    def __init__(
+        self,
+        letters: Iterable[DeadLetter],
+        *,
+        materialize_rows: bool = False,
+        selection: LetterSelection = EVERY_LETTER,
+    ) -> None:
         self._elements: dict[str, list[Any]] = {}
+        self._selection = selection
         self.attempt = 1
+        self.left_out = 0
         for letter in letters:
             if reason := refusal(letter, materialize_rows=materialize_rows):
                 raise UsageError(f"a dead letter cannot be replayed: {reason}")
-            self._elements.setdefault(letter.step, []).append(letter.element)
+            element = letter.element
+            self._elements.setdefault(letter.step, []).append(element)
+            self.left_out += not selection.has(element)
             self.attempt = max(self.attempt, letter.attempt + 1)
 
     def into(self, events: Any, step: str) -> Any:
@@ -45,7 +60,10 @@ class Replay:
         again = (
             events.pipeline
             | f"Letters({step})" >> beam.Create(elements)
-            | f"Times({step})" >> beam.Map(_at_its_time).with_output_types(type(elements[0]))
+            # All letters are created, and selected behind it: a replay that continues after an edit of the job keeps
+            # its steps.
+            | f"Times({step})"
+            >> beam.FlatMap(partial(_at_its_time, self._selection)).with_output_types(type(elements[0]))
         )
         return (events, again) | f"With({step})" >> beam.Flatten()
 
@@ -72,9 +90,11 @@ class NoRecords(beam.PTransform):  # type: ignore[misc, unused-ignore]
         return (records, begin.pipeline | "NoneUndecodable" >> beam.Create([])) if self._divided else records
 
 
-def _at_its_time(element: Any) -> Any:
-    """Return an element with the commit time as its event time, as its source gives it."""
+def _at_its_time(selection: LetterSelection, element: Any) -> Iterator[Any]:
+    """Yield a selected element with the commit time as its event time, as its source gives it."""
+    if not selection.has(element):
+        return
     names = ("timestamp",) if isinstance(element, ChangeEvent) else ("commit_timestamp", "event_timestamp")
     times = (getattr(element, name, None) for name in names)
     nanoseconds = next((each for each in times if each), 0)
-    return TimestampedValue(element, nanoseconds / 1_000_000_000)
+    yield TimestampedValue(element, nanoseconds / 1_000_000_000)

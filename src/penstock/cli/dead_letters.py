@@ -145,6 +145,10 @@ def _refusal(line: PublishedLine, configuration: Configuration) -> str:
     return refusal(letter_of(line.content), materialize_rows=materialized)
 
 
+def _letters(count: int) -> str:
+    return "1 letter of a change" if count == 1 else f"{count:,} letters of changes"
+
+
 def _is_done(planned: PlannedReplay) -> bool:
     try:
         record = import_module(RUNNER_PACKAGE).RemoteJob.open(planned.checkpoint).last()
@@ -161,13 +165,18 @@ def _run(
     own = replace(configuration, runner=runner)
 
     def start() -> Any:
+        from penstock.pipelines.letter_selection import LetterSelection
         from penstock.pipelines.replay import Replay
         from penstock.transforms.dead_letters import letter_of
 
         begin_session(runner, configuration.template.modules)
         letters = [letter_of(line.content) for line in read_letters(folder) if line.file in planned.files]
         materialized = bool(configuration.parameters.get("materialize_rows"))
-        return build(own, replay=Replay(letters, materialize_rows=materialized))
+        selection = LetterSelection.of(configuration.parameters)
+        replay = Replay(letters, materialize_rows=materialized, selection=selection)
+        if replay.left_out:
+            click.echo(f"not written: {_letters(replay.left_out)} that the job leaves out now")
+        return build(own, replay=replay)
 
     continuation = Continuation("to continue the replay, run the same command again")
     with standard_error_reporter(progress) as reporter:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.test_replay import MASKED, NATIVE, SHOP, letter, lines_below, refused
+from tests.unit.cli.test_replay import MASKED, NATIVE, OTHER, SHOP, letter, lines_below, refused
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=10)]
 
@@ -20,9 +20,12 @@ def test_replayed_letters_are_published_once(penstock: list[str], tmp_path: Path
     parameters: dict[str, Any] = {**SHOP, "output": str(out), "format": "ydb", "dead_letters": str(dead)}
     runner = {"checkpoint_dir": str(tmp_path / "checkpoint"), "master": "local[2,4]"}
     job = tmp_path / "job.yaml"
-    content = {"template": "spanner-to-files", "parameters": {**parameters, "roll_seconds": 0}}
+    parameters |= {"roll_seconds": 0, "without_tables": ["Others"]}
+    content = {"template": "spanner-to-files", "parameters": parameters}
     job.write_text(json.dumps({**content, "runner": runner}))
-    refused(job, "1.jsonl", letter(NATIVE, "ToChangeEvents"), letter(MASKED, "ToLines"))
+    refused(
+        job, "1.jsonl", letter(NATIVE, "ToChangeEvents"), letter(MASKED, "ToLines"), letter(OTHER, "ToLines")
+    )
     for _ in range(2):
         command = [*penstock, "dead-letters", "replay", str(job), "--progress", "line"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=180)

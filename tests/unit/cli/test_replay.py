@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import msgspec
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from click.testing import CliRunner
@@ -17,11 +18,13 @@ from click.testing import CliRunner
 from penstock.cli import dead_letters as command
 from penstock.cli.commands import cli
 from penstock.errors import UsageError
-from penstock.event import Kind, Op
+from penstock.event import Kind, Op, Source, Transaction
+from penstock.io.postgres.record import ChangeKind, LogRecord, Table
 from penstock.io.spanner.coder import DataChangeRecordCoder  # noqa: F401  registers the coder of the letters
 from penstock.io.spanner.record import Mod
 from penstock.launch.run import ExitCode
 from penstock.pipelines import source_to_sink
+from penstock.pipelines.letter_selection import LetterSelection
 from penstock.pipelines.replay import Replay
 from penstock.pipelines.replays import ReplayFolder
 from penstock.pipelines.spanner_to_files import spanner_to_files
@@ -33,6 +36,7 @@ from tests.unit.formats.events import event_of, schema_of
 SHOP = {"project": "my-project", "instance": "main", "database": "shop", "change_stream": "All"}
 SCHEMA = schema_of({"Id": Kind.INT64}, Name=Kind.STRING)
 MASKED = event_of(SCHEMA, Op.CREATE, after={"Id": 7, "Name": "A"})
+OTHER = event_of(SCHEMA, Op.CREATE, after={"Id": 7, "Name": "B"}, source=Source("spanner", table="Others"))
 NATIVE = record(Mod(KEY, json.dumps({"Name": "Bob"}), "{}"))
 
 
@@ -79,6 +83,61 @@ def test_a_letter_passes_the_step_that_refused_it_and_those_after_it(tmp_path: P
     assert sorted(line["update"]["Name"] for line in found) == ["A", "B"]
     # The files are those of the hour of the commit, not of the replay.
     assert {file.parent.name for file in (tmp_path / "out").rglob("*.jsonl")} >= {"2022-12-11T21"}
+
+
+LEFT_OUT: list[dict[str, Any]] = [
+    {"without_tables": ["shop.o*"]},
+    {"tables": ["others"]},
+    {"operations": ["update", "DELETE"]},
+    {"mod_types": ["UPDATE"]},
+]
+
+
+def test_letters_of_what_the_job_leaves_out_are_not_written_to_files(tmp_path: Path) -> None:
+    letters = [letter(NATIVE, "ToChangeEvents"), letter(MASKED, "ToLines"), letter(OTHER, "ToLines")]
+    choices: dict[str, Any] = {"format": "ydb", "without_tables": ["Orders", NATIVE.table_name]}
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        replay = Replay(letters, selection=LetterSelection.of(choices))
+        spanner_to_files(
+            pipeline,
+            **SHOP,
+            **choices,
+            output=str(tmp_path / "out"),
+            dead_letters=str(tmp_path / "dead"),
+            replay=replay,
+        )
+    assert (len(lines_below(tmp_path / "out")), replay.left_out) == (1, 2)
+    assert not lines_below(tmp_path / "dead")
+
+
+@pytest.mark.parametrize("choices", LEFT_OUT, ids=str)
+def test_an_event_is_selected_as_its_source_selects_it(choices: dict[str, Any]) -> None:
+    selection = LetterSelection.of(choices)
+    source = msgspec.structs.replace(MASKED.source, schema="shop", table="orders")
+    assert not selection.has(msgspec.structs.replace(MASKED, source=source))
+    assert LetterSelection.of({}).has(MASKED)
+
+
+def test_tags_and_rows_of_snapshots_are_selected_as_their_source_selects_them() -> None:
+    tagged = msgspec.structs.replace(MASKED, transaction=Transaction("7", tag="backfill"))
+    for parameter in ("exclude_transaction_tags", "without_tags"):
+        assert not LetterSelection.of({parameter: ["backfill"]}).has(tagged)
+        assert LetterSelection.of({parameter: ["other"]}).has(tagged)
+    assert LetterSelection.of({"mod_types": ["DELETE"]}).has(msgspec.structs.replace(MASKED, op=Op.READ))
+    # A message of PostgreSQL belongs to no table.
+    message = msgspec.structs.replace(MASKED, source=Source("postgresql"))
+    assert LetterSelection.of({"tables": ["orders"]}).has(message)
+
+
+def test_records_of_sources_are_selected_before_they_are_converted() -> None:
+    assert LetterSelection.of({"tables": [NATIVE.table_name]}).has(NATIVE)
+    for choices in ({"without_tables": [NATIVE.table_name]}, {"mod_types": ["DELETE"]}):
+        assert not LetterSelection.of(choices).has(NATIVE)
+    table = Table(1, "sales", "orders", "DEFAULT", ())
+    row = LogRecord(ChangeKind.INSERT, 1, None, 1, 1, True, table)
+    assert LetterSelection.of({"tables": ["sales.*"]}).has(row)
+    assert not LetterSelection.of({"without_tables": ["orders"]}).has(row)
+    assert LetterSelection.of({"tables": ["orders"]}).has(msgspec.structs.replace(row, table=None))
 
 
 def test_a_letter_that_fails_again_is_a_letter_of_the_next_attempt(tmp_path: Path) -> None:
@@ -239,3 +298,23 @@ def test_an_event_that_a_sink_refused_goes_to_the_sink_with_its_version(
         choices = {**SHOP, "uri": str(tmp_path / "table")}
         source_to_sink.build(pipeline, "spanner", "delta", choices, replay=Replay(letters))
     assert (tmp_path / "written").read_text() == f"{{'Id': 7}} {MASKED.version.order}\n"
+
+
+def test_letters_of_what_the_job_leaves_out_are_not_written_to_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_to_sink, "_target", lambda kind, given: NotingSink(tmp_path / "written"))
+    choices: dict[str, Any] = {**SHOP, "uri": str(tmp_path / "table"), "without_tables": ["Orders"]}
+    letters = [letter(MASKED, source_to_sink.WRITE), letter(OTHER, source_to_sink.WRITE)]
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        replay = Replay(letters, selection=LetterSelection.of(choices))
+        source_to_sink.build(pipeline, "spanner", "delta", choices, replay=replay)
+    assert (tmp_path / "written").read_text() == f"{{'Id': 7}} {OTHER.version.order}\n"
+
+
+def test_the_command_says_how_many_letters_the_job_leaves_out(job: Path, started: Started) -> None:
+    content = json.loads(job.read_text())
+    content["parameters"]["without_tables"] = [MASKED.source.table]
+    job.write_text(json.dumps(content))
+    refused(job, "1.jsonl", letter(MASKED, "ToLines"), letter(OTHER, "ToLines"))
+    assert "not written: 1 letter of a change that the job leaves out now" in replay(job).output
