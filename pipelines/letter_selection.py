@@ -27,15 +27,16 @@ class LetterSelection:
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> LetterSelection:
         """Return the selection that the parameters of a template describe."""
-        tables = TableSelection(
-            tuple(parameters.get("tables") or ()), tuple(parameters.get("without_tables") or ())
-        )
         operations = {Op(str(each).upper()) for each in parameters.get("operations") or ()}
         if mod_types := parameters.get("mod_types"):
             # They do not concern the rows of a snapshot.
             operations |= {Op.READ, *(OPS[each.upper()] for each in mod_types)}
         tags = (parameters.get(name) or () for name in ("without_tags", "exclude_transaction_tags"))
-        return cls(tables, frozenset(operations), frozenset(tag for each in tags for tag in each))
+        return cls(
+            TableSelection.of(parameters),
+            frozenset(operations),
+            frozenset(tag for each in tags for tag in each),
+        )
 
     def has(self, element: Any) -> bool:
         """Return whether the change of an element is selected: an event, or a record of a source."""

@@ -97,8 +97,11 @@ def build(
     if write.takes == "lines":
         return _write_lines(pipeline, source, transform, options, of_sink)
     if write.takes == "records":
-        return _write_records(pipeline, source, transform, options, write, of_sink, _selected_tables(choices))
-    target = _target(write, of_sink).selecting(_selected_tables(choices))
+        return _write_records(
+            pipeline, source, transform, options, write, of_sink, TableSelection.of(choices)
+        )
+    # Source and steps apply the filters by table, and the sink too: to what it has staged before.
+    target = _target(write, of_sink).selecting(TableSelection.of(choices))
     # A sink of tables. Other names of columns are known with the first events only.
     reads = getattr(transform, "tables_read", None)
     if isinstance(target, WriteCheckedRows) and reads is not None and not options.rename_columns:
@@ -136,11 +139,6 @@ def _without_references(value: Any) -> Any:
 def _asked(transform: Any) -> tuple[Any, Any]:
     """Return the functions that ask a source for its capture type and its tables; Bigtable has neither."""
     return getattr(transform, "capture_type", str), getattr(transform, "source_tables", None)
-
-
-def _selected_tables(given: Mapping[str, Any]) -> TableSelection:
-    """Return the filters by table. Source and steps apply them, and the sink too: to what it has staged before."""
-    return TableSelection(tuple(given.get("tables") or ()), tuple(given.get("without_tables") or ()))
 
 
 def _check_mode(source: str, kind: SinkKind, given: Mapping[str, Any]) -> None:

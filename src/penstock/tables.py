@@ -8,11 +8,11 @@ should leave out. Only signals have regular expressions, because their layout is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.errors import UsageError
 from penstock.suggestions import did_you_mean
@@ -59,6 +59,11 @@ class TableSelection:
         return cls(
             tuple(checked_texts("tables", tables)), tuple(checked_texts("without_tables", without_tables))
         )
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> TableSelection:
+        """Return the selection that parameters of a template describe."""
+        return cls(tuple(parameters.get("tables") or ()), tuple(parameters.get("without_tables") or ()))
 
     def has(self, schema: str, table: str) -> bool:
         """Return whether a table is selected."""

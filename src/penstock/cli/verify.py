@@ -8,13 +8,15 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.common import build, is_job_file, refuse, remote_job
+from penstock.cli.common import build, checkpoint_of, is_job_file, refuse, remote_job
 from penstock.cli.configuration import ConfigurationError
 from penstock.cli.resolve import resolve
 from penstock.cli.row_requests import NotReadError, RowRequests, signal_folder
@@ -22,11 +24,13 @@ from penstock.cli.span import Span
 from penstock.errors import PenstockError, UsageError
 from penstock.launch.reporter import ignore_import_warnings
 from penstock.launch.run import ExitCode
+from penstock.object_stores import locate
 from penstock.telemetry.status import span
-from penstock.timestamps import EPOCH
+from penstock.timestamps import EPOCH, format_timestamp
 from penstock.verify.rounds import Finding, Kind
 
 if TYPE_CHECKING:
+    from penstock.verify.folder import DigestFolder
     from penstock.verify.job import TableResult
 
 SINK = "Write/"
@@ -66,6 +70,24 @@ class _NotCompleteError(Exception):
     help="Have the job read the rows that differ again, and compare them again. The job needs a signal_folder.",
 )
 @click.option(
+    "--rows-per-second",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Rows of the source that are read in a second at most, through one connection. Default: no limit.",
+)
+@click.option(
+    "--continue",
+    "continue_",
+    is_flag=True,
+    help="Continue a comparison that was interrupted: rows that were read are not read again.",
+)
+@click.option(
+    "--folder",
+    metavar="FOLDER",
+    help="Folder of this machine for digests and keys of rows, until the comparison ends. Default: one beside the "
+    "checkpoint folder, with -verify at the end of its name.",
+)
+@click.option(
     "--timeout",
     metavar="SPAN",
     type=Span(),
@@ -81,6 +103,9 @@ def verify(
     tables: Sequence[str],
     limit: int,
     repair: bool,
+    rows_per_second: int | None,
+    continue_: bool,
+    folder: str | None,
     timeout: float,
     show_values: bool,
     json_: bool,
@@ -93,6 +118,8 @@ def verify(
     With --repair the job reads the rows that differ again, in an incremental snapshot, and writes them to the target.
     A row that only the target has is not repaired.
 
+    A comparison that was interrupted, or that did not get an answer in time, is continued with --continue.
+
     Exits with 0 if all rows are equal, if wanted after a repair, with 1 if there are differences, and with 4 if rows
     changed all the time or the target did not become complete.
     """
@@ -100,8 +127,11 @@ def verify(
         refuse(f"{job} is not a job file: the command needs one, because it reads source and target")
     progress = _Progress()
     results: list[TableResult] = []
+    place: _Place | None = None
     try:
-        for result in _compared(job, sets, tables, limit, repair, timeout, progress):
+        place = _Place.chosen(job, folder, continue_)
+        choices = _Choices(tables, limit, repair, rows_per_second, timeout)
+        for result in _compared(job, sets, choices, place, progress):
             progress.clear()
             results.append(result)
             if not json_:
@@ -112,10 +142,16 @@ def verify(
     except (_NotCompleteError, NotReadError) as error:
         progress.clear()
         click.echo(f"Error: {error}", err=True)
+        _say_how_to_continue(place)
         sys.exit(ExitCode.FAILED)
+    except KeyboardInterrupt:
+        progress.clear()
+        _say_how_to_continue(place)
+        sys.exit(ExitCode.INTERRUPTED)
     except (PenstockError, OSError) as error:
         progress.clear()
         click.echo(f"Error: {error}", err=True)
+        _say_how_to_continue(place)
         sys.exit(ExitCode.PREFLIGHT)
     if json_:
         click.echo(json.dumps([_as_json(result, show_values) for result in results], indent=2))
@@ -125,16 +161,67 @@ def verify(
         sys.exit(ExitCode.FAILED)
 
 
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """Options of the command; see their help."""
+
+    tables: Sequence[str]
+    limit: int
+    repair: bool
+    rows_per_second: int | None
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where digests are until the comparison ends. `folder`: None for temporary files."""
+
+    folder: Path | None
+    is_named: bool
+    continues: bool
+
+    @classmethod
+    def chosen(cls, job: str, folder: str | None, continues: bool) -> _Place:
+        """Return the place for the options of the command.
+
+        Raises:
+            UsageError: a comparison with temporary files cannot be continued.
+        """
+        if folder is not None:
+            return cls(Path(folder), True, continues)
+        checkpoint = locate(checkpoint_of(job))
+        if isinstance(checkpoint, str):
+            return cls(Path(f"{checkpoint.rstrip('/')}-verify"), False, continues)
+        if continues:
+            raise UsageError(
+                "--continue: the checkpoint is in an object store, so digests are in temporary files. Compare with "
+                "--folder, a folder of this machine, from the start on"
+            )
+        return cls(None, False, False)
+
+    def opened(self, stack: ExitStack) -> DigestFolder:
+        """Return the folder, which `stack` closes."""
+        from penstock.verify.folder import DigestFolder
+
+        if self.folder is not None:
+            try:
+                return stack.enter_context(DigestFolder.opened(self.folder, keeps=self.continues))
+            except OSError:
+                # A comparison needs no right to write beside the checkpoint, unless it is to be continued.
+                if self.is_named or self.continues:
+                    raise
+        return DigestFolder(None)
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether digests are there that a later command continues with."""
+        return self.folder is not None and any(self.folder.glob("*.digests"))
+
+
 def _compared(
-    job: str,
-    sets: Sequence[str],
-    tables: Sequence[str],
-    limit: int,
-    repair: bool,
-    timeout: float,
-    progress: _Progress,
+    job: str, sets: Sequence[str], choices: _Choices, place: _Place, progress: _Progress
 ) -> Iterator[TableResult]:
-    """Yield the result of each table; for the arguments see the options of the command."""
+    """Yield the result of each table."""
     ignore_import_warnings()
     # Imported here because it imports Beam, which takes two seconds that no other command need spend.
     from penstock.verify.job import check_job, prepared
@@ -143,17 +230,33 @@ def _compared(
     source, sink = configuration.template.source, configuration.template.sink
     check_job(source, sink, configuration.parameters)
     remote = remote_job(job)
-    wait = _Wait(remote, timeout)
+    wait = _Wait(remote, choices.timeout)
     read_again = None
-    if repair:
+    if choices.repair:
         folder = signal_folder(job, configuration.parameters)
         pipeline = build(configuration, to_run=False)
-        read_again = RowRequests(remote, pipeline, folder, timeout, progress.waiting)
+        read_again = RowRequests(remote, pipeline, folder, choices.timeout, progress.waiting)
         read_again.check()
     with ExitStack() as stack:
-        comparison = prepared(source, sink, configuration.parameters, remote.name, tables, stack)
+        digests = place.opened(stack)
+        comparison = prepared(
+            source,
+            sink,
+            configuration.parameters,
+            remote.name,
+            choices.tables,
+            stack,
+            folder=digests,
+            rows_per_second=choices.rows_per_second,
+        )
         wait.check()
-        yield from comparison.results(wait, progress, limit=limit, read_again=read_again)
+        yield from comparison.results(wait, progress, limit=choices.limit, read_again=read_again)
+        digests.remove()
+
+
+def _say_how_to_continue(place: _Place | None) -> None:
+    if place is not None and place.can_continue:
+        click.echo("to continue, run the same command with --continue", err=True)
 
 
 class _Wait:
@@ -195,11 +298,18 @@ class _Progress:
 
     def __init__(self) -> None:
         self._shown, self._at = sys.stderr.isatty(), 0.0
+        self._what, self._first = ("", ""), (0.0, 0)
 
-    def __call__(self, table: str, rows: int) -> None:
-        if time.monotonic() - self._at > 0.2:
-            self._at = time.monotonic()
-            self._show(f"{table}: {rows:,} rows read")
+    def __call__(self, table: str, side: str, rows: int) -> None:
+        """Say how many rows of a side were read, and how many in a second since its first ones."""
+        now = time.monotonic()
+        if (table, side) != self._what:
+            self._what, self._first = (table, side), (now, rows)
+        if now - self._at > 0.2:
+            self._at = now
+            since, before = self._first
+            pace = f", {(rows - before) / (now - since):,.0f} rows/s" if now > since else ""
+            self._show(f"{table}: {rows:,} rows of the {side} read{pace}")
 
     def waiting(self, table: str, rows: int) -> None:
         """Say that the job is to read rows again."""
@@ -242,6 +352,11 @@ def _print(result: TableResult, show_values: bool) -> None:
         )
     if result.stopped and result.remaining is not None:
         click.echo("  The rest of the table was not looked at: repair again, or with more --rows")
+    if result.since_ns is not None:
+        since = format_timestamp(result.since_ns)
+        click.echo(
+            f"  continued: equal rows were equal at some time since {since}, when this comparison began"
+        )
     if result.changing:
         click.echo(
             f"  not known: {len(result.changing):,}. These rows changed each time they were compared. Compare again "
@@ -298,4 +413,5 @@ def _as_json(result: TableResult, show_values: bool) -> dict[str, Any]:
         "changing": [_key(key, show_values) for key in result.changing],
         "columns_not_compared": list(result.left_out),
         "target_has_table": not result.no_table,
+        "continued_since": None if result.since_ns is None else format_timestamp(result.since_ns),
     }

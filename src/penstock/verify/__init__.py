@@ -2,6 +2,8 @@
 
     rounds           decides about rows that are not equal, in rounds; pure
     fingerprints     finds the keys that may not be equal, in a file
+    folder           keeps these files, so that a comparison can be continued
+    budget           how fast the source is read
     keys             keys as text, and digests of rows; pure
     source           rows of the source, as the events that the pipeline makes of them
     sql_table        a replica in PostgreSQL
@@ -43,6 +45,10 @@ visible within `tombstone_seconds`. Spanner gives both by its commit timestamps.
 **A row that changes in every round.** Spanner reads the past: right after the commit v, the source has exactly the
 changes up to v. So the source is read at v, and the target's row is looked at again. If it still has the version v, the
 two must be equal. This takes milliseconds and not the time until the target is complete.
+
+**A comparison that was continued.** Digests of the source may be hours old. Unequal keys are suspects, and are read
+again as above, so no difference is invented. Equal digests say that the target has now the row that the source had when
+its chunk was read. The result says when the first chunk was read.
 
 **What is not decided.** A row that changes in every round, in PostgreSQL, or so fast that its version is another one
 each time. It is reported as changing, and is not a difference.

@@ -43,6 +43,11 @@ class ColumnarTable:
         self.is_open = True
         return True
 
+    @property
+    def shape(self) -> str:
+        """The columns that are compared, with their types in the table."""
+        return repr(self.columns)
+
     def fingerprints(self) -> Iterator[list[tuple[str, bytes]]]:
         """Yield the keys and digests of all rows, in parts. Tombstones are left out."""
         commit = self.target.newest(self.name, self.sink, self.job)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from penstock.errors import UsageError
 from penstock.event.model import Source, TableSchema
 from penstock.io.columnar.replica import table_name
 from penstock.io.staging.names import sink_name
+from penstock.pipelines.sinks import SINKS
 from penstock.pipelines.source_to_sink import WRITE, endpoints
+from penstock.pipelines.sources import SOURCES
 from penstock.tables import TableSelection, matches_table, unmatched
-from penstock.verify.fingerprints import Fingerprints
+from penstock.verify.budget import RowBudget
+from penstock.verify.fingerprints import Fingerprints, Progress, Stage
+from penstock.verify.folder import DigestFolder
 from penstock.verify.rounds import Finding, Kind, Wait, findings
 from penstock.verify.source import PostgresSystem, SourceTable, SpannerSystem, System
 
@@ -40,8 +46,8 @@ _KEYS_IN_REQUEST = 1_000
 ReadAgain = Callable[[str, Sequence[str]], None]
 """Gets the name of a table, and keys as `ChunkRequest.keys` has them; returns when the pipeline has read these rows."""
 
-Progress = Callable[[str, int], None]
-"""Gets the name of a table, and how many rows were read on both sides."""
+OnProgress = Callable[[str, str, int], None]
+"""Gets the name of a table, the side that is read, source or target, and how many of its rows were read."""
 
 
 @dataclass(slots=True)
@@ -63,6 +69,8 @@ class TableResult:
     no_table: bool = False
     """The target does not have the table, and the source has rows."""
     remaining: list[Finding] | None = None
+    since_ns: int | None = None
+    """When a comparison began that was continued, in nanoseconds; None: this one is from the start."""
 
     @property
     def is_equal(self) -> bool:
@@ -94,11 +102,14 @@ class Comparison:
 
     tables: Sequence[_Table]
     tombstone_seconds: float
+    folder: DigestFolder = field(default_factory=lambda: DigestFolder(None))
+    identity: str = ""
+    """Of the job and its choices: a comparison of another one is not continued."""
 
     def results(
         self,
         wait: Wait,
-        progress: Progress,
+        progress: OnProgress,
         *,
         limit: int,
         rounds: int = ROUNDS,
@@ -117,34 +128,68 @@ class Comparison:
                 self._repair(result, table, wait, read_again, rounds)
             yield result
 
-    def _result(self, table: _Table, wait: Wait, progress: Progress, limit: int, rounds: int) -> TableResult:
-        source, target = table.source, table.target
-        result = TableResult(source.name, table.name)
-        with Fingerprints.in_temporary_file() as fingerprints:
-            until_ns = 0
-            for events, snapshot in source.chunks():
-                until_ns = max(until_ns, snapshot.until_ns)
-                # The sink creates a table with its first row, so the table is not looked for before there is one.
-                if events and not table.target.is_open:
-                    wait(until_ns)
-                    if not target.open(table.schema):
-                        result.no_table = True
-                        return result
-                if events:
-                    fingerprints.add_source(target.expected(events))
-                result.rows += len(events)
-                progress(source.name, result.rows)
-            wait(until_ns)
-            if not target.is_open and not target.open(table.schema):
+    def _result(
+        self, table: _Table, wait: Wait, progress: OnProgress, limit: int, rounds: int
+    ) -> TableResult:
+        result = TableResult(table.source.name, table.name)
+        with self.folder.of(table.source.name, self._identity_of(table)) as digests:
+            if digests.progress.shape:
+                self._continue(result, table, digests)
+            result.rows = digests.progress.rows
+            if digests.progress.stage is Stage.SOURCE:
+                self._read_source(result, table, digests, wait, progress)
+            if result.no_table:
                 return result
-            result.left_out = target.left_out
-            count = result.rows
-            for part in target.fingerprints():
-                fingerprints.add_target(part)
-                count += len(part)
-                progress(source.name, count)
-            self._recheck(result, fingerprints.suspects(), table, wait, limit, rounds)
+            wait(digests.progress.until_ns)
+            if not table.target.is_open and not table.target.open(table.schema):
+                return result
+            result.left_out = table.target.left_out
+            if digests.progress.stage is Stage.TARGET:
+                self._read_target(table, digests, progress)
+            self._recheck(result, digests.suspects(), table, wait, limit, rounds)
         return result
+
+    def _identity_of(self, table: _Table) -> str:
+        return f"{self.identity} {table.name} {table.schema!r}"
+
+    def _continue(self, result: TableResult, table: _Table, digests: Fingerprints) -> None:
+        """Take the digests of an earlier command, if they are of the columns that the target has now."""
+        if table.target.open(table.schema) and table.target.shape == digests.progress.shape:
+            result.since_ns = digests.progress.began_ns
+        else:
+            digests.clear()
+
+    def _read_source(
+        self,
+        result: TableResult,
+        table: _Table,
+        digests: Fingerprints,
+        wait: Wait,
+        on_progress: OnProgress,
+    ) -> None:
+        source, target, began_ns = table.source, table.target, digests.progress.began_ns or time.time_ns()
+        for chunk in source.chunks(digests.progress.cursor):
+            until_ns = max(digests.progress.until_ns, chunk.snapshot.until_ns)
+            result.rows += len(chunk.events)
+            # The sink creates a table with its first row, so the table is not looked for before there is one.
+            if chunk.events and not target.is_open:
+                wait(until_ns)
+                if not target.open(table.schema):
+                    result.no_table = True
+                    return
+            if chunk.events:
+                digests.add_source(target.expected(chunk.events))
+            stage = Stage.TARGET if chunk.is_last else Stage.SOURCE
+            shape = target.shape if target.is_open else ""
+            digests.save(Progress(stage, chunk.cursor, result.rows, until_ns, began_ns, shape))
+            on_progress(source.name, "source", result.rows)
+
+    def _read_target(self, table: _Table, digests: Fingerprints, on_progress: OnProgress) -> None:
+        count = 0
+        for part in table.target.fingerprints():
+            digests.add_target(part)
+            count += len(part)
+            on_progress(table.source.name, "target", count)
 
     def _recheck(
         self, result: TableResult, suspects: Iterator[str], table: _Table, wait: Wait, limit: int, rounds: int
@@ -210,7 +255,15 @@ def check_job(source: str, sink: str, parameters: Mapping[str, Any]) -> None:
 
 
 def prepared(
-    source: str, sink: str, parameters: Mapping[str, Any], job: str, patterns: Sequence[str], stack: ExitStack
+    source: str,
+    sink: str,
+    parameters: Mapping[str, Any],
+    job: str,
+    patterns: Sequence[str],
+    stack: ExitStack,
+    *,
+    folder: DigestFolder | None = None,
+    rows_per_second: int | None = None,
 ) -> Comparison:
     """Return the comparison of a job's tables. Connections are closed with `stack`.
 
@@ -218,15 +271,15 @@ def prepared(
         source, sink, parameters: of the template.
         job: the name in the checkpoint.
         patterns: of the tables to compare; all if there are none.
+        folder: for digests that a later command can continue with; None: temporary files.
+        rows_per_second: how many rows of the source are read at most; None: no limit.
 
     Raises:
         UsageError: the job, or a table, cannot be compared; the message says why.
         PenstockError: a service refused to answer.
     """
     transform, to_events, write = endpoints(source, sink, parameters)
-    selection = TableSelection(
-        tuple(parameters.get("tables") or ()), tuple(parameters.get("without_tables") or ())
-    )
+    selection = TableSelection.of(parameters)
     known = [
         each
         for each in transform.source_tables()
@@ -246,15 +299,26 @@ def prepared(
     reader = transform.row_reader()
     stack.callback(reader.close)
     system = _SYSTEMS[source]()
+    budget = RowBudget(rows_per_second)
     make_target = _target_maker(write.target, sink, job, stack)
     database = getattr(transform.stream, "database", "")
     tables = []
     for each in chosen:
-        rows = SourceTable(str(each), reader, system, to_events.of_record)
+        rows = SourceTable(str(each), reader, system, to_events.of_record, budget)
         target = make_target(Source(source, "", database, each.schema, each.name))
         if (schema := rows.open()) is not None:
             tables.append(_Table(rows, target, schema, str(target.name)))
-    return Comparison(tables, write.target.tombstone_seconds)
+    identity = _identity(source, sink, parameters, job)
+    return Comparison(tables, write.target.tombstone_seconds, folder or DigestFolder(None), identity)
+
+
+def _identity(source: str, sink: str, parameters: Mapping[str, Any], job: str) -> str:
+    """Return a digest of what decides which rows are compared, and in which form. It has no secrets."""
+    kind = SINKS[sink]
+    secrets = SOURCES[source].secrets | {kind.parameter(name) for name in kind.secrets}
+    shown = {name: value for name, value in parameters.items() if name not in secrets}
+    text = json.dumps([source, sink, job, sorted(shown.items())], default=repr)
+    return sha256(text.encode()).hexdigest()
 
 
 def _target_maker(target: Any, sink: str, job: str, stack: ExitStack) -> Callable[[Source], Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import UsageError
 from penstock.event.model import NO_COLUMNS, ChangeEvent, TableSchema, Version
 from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest
 from penstock.io.columnar.table_rows import key_text
+from penstock.verify.budget import RowBudget
 from penstock.verify.keys import key_values
 from penstock.verify.rounds import Snapshot, SourceRow
 
@@ -52,14 +53,24 @@ def _by_version(versions: Mapping[str, Version]) -> dict[Version, list[str]]:
     return keys
 
 
+class SourceChunk(NamedTuple):
+    """Rows of a table, by key, and when they were read. The next chunk begins after `cursor`."""
+
+    events: dict[str, ChangeEvent]
+    snapshot: Snapshot
+    cursor: str
+    is_last: bool
+
+
 @dataclass(slots=True)
 class SourceTable:
-    """One table. It reads in one thread."""
+    """One table. It reads in one thread, through one connection, as fast as the budget allows."""
 
     name: str
     reader: Reader
     system: System
     to_events: ToEvents
+    budget: RowBudget = field(default_factory=RowBudget)
     _schema: TableSchema = field(default=NO_COLUMNS, init=False)
 
     def open(self) -> TableSchema | None:
@@ -68,15 +79,14 @@ class SourceTable:
         self._schema = event.schema
         return None if after is None else after.schema
 
-    def chunks(self) -> Iterator[tuple[dict[str, ChangeEvent], Snapshot]]:
-        """Yield all rows, in the order of the primary key: their events by key, and when they were read."""
-        cursor = ""
+    def chunks(self, cursor: str = "") -> Iterator[SourceChunk]:
+        """Yield all rows, or those after a cursor, in the order of the primary key."""
         while True:
             chunk, found, snapshot = self._read(cursor=cursor)
-            yield found, snapshot
+            cursor = chunk.rows[-1].cursor if chunk.rows else cursor
+            yield SourceChunk(found, snapshot, cursor, chunk.is_last)
             if chunk.is_last:
                 return
-            cursor = chunk.rows[-1].cursor
 
     def rows(self, keys: Sequence[str]) -> Mapping[str, SourceRow]:
         """See `penstock.verify.rounds.Source`."""
@@ -93,9 +103,11 @@ class SourceTable:
         """See `penstock.verify.rounds.Source`."""
         rows: dict[str, SourceRow] = {}
         for version, keys in _by_version(versions).items():
+            self.budget.begin(len(keys))
             request = ChunkRequest(0, self.name, "", (), CHUNK_ROWS, keys=tuple(self.request_keys(keys)))
             if (chunk := self.system.read_at(self.reader, request, version)) is None:
                 return {}
+            self.budget.end(len(keys))
             found = dict(self._events(self.system.records(chunk)))
             snapshot = self.system.snapshot(chunk, self.reader)
             rows |= {key: SourceRow(found.get(key), snapshot) for key in keys}
@@ -116,9 +128,12 @@ class SourceTable:
             return ""
 
     def _read(self, **what: Any) -> tuple[Chunk, dict[str, ChangeEvent], Snapshot]:
-        chunk = self.reader.read(ChunkRequest(0, self.name, "", (), CHUNK_ROWS, **what))
+        size = self.budget.begin(CHUNK_ROWS)
+        chunk = self.reader.read(ChunkRequest(0, self.name, "", (), size, **what))
         snapshot = self.system.snapshot(chunk, self.reader)
-        return chunk, dict(self._events(self.system.records(chunk))), snapshot
+        found = dict(self._events(self.system.records(chunk)))
+        self.budget.end(len(chunk.rows))
+        return chunk, found, snapshot
 
     def _events(self, records: Iterable[Any]) -> Iterator[tuple[str, ChangeEvent]]:
         for record in records:

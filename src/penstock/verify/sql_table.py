@@ -68,6 +68,11 @@ class SqlTable:
         assert self._table is not None, "open comes first"
         return [column.name for column in (*self._table.key_columns, *self._table.data)]
 
+    @property
+    def shape(self) -> str:
+        """The columns that are compared, with the types of the source."""
+        return repr([(column.name, column.type) for column in self._schema if column.name in self._names])
+
     def fingerprints(self) -> Iterator[list[tuple[str, bytes]]]:
         """Yield the keys and digests of all rows, in parts. Tombstones are left out."""
         types = {column.name: column.type for column in self._schema}

@@ -72,9 +72,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
         monkeypatch.setattr(command, "remote_job", lambda job: remote or Remote())
         monkeypatch.setattr(command, "build", lambda configuration, *, to_run: "pipeline")
-        monkeypatch.setattr(verify_job, "prepared", lambda *arguments: SimpleNamespace(results=compare))
+        monkeypatch.setattr(
+            verify_job, "prepared", lambda *arguments, **more: SimpleNamespace(results=compare)
+        )
         file = tmp_path / "job.yaml"
         parameters = JOB["parameters"] | more.pop("parameters", {})
+        more = {"runner": {"checkpoint_dir": str(tmp_path / "checkpoint")}, **more}
         job = {**JOB, **more, "parameters": {name: each for name, each in parameters.items() if each}}
         file.write_text(json.dumps(job))
         return CliRunner().invoke(cli, ["verify", str(file), *options])
@@ -201,3 +204,31 @@ def test_a_checkpoint_folder_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["verify", str(tmp_path)])
     assert result.exit_code == 2
     assert "not a job file" in result.stderr
+
+
+def test_a_comparison_without_an_answer_says_how_to_continue_and_one_that_ends_leaves_nothing(
+    run: Run, tmp_path: Path
+) -> None:
+    folder = tmp_path / "digests"
+    folder.mkdir()
+    (folder / "t.digests").touch()
+    late = 1_800_000_000_000_000_000
+    result = run([], "--continue", "--folder", str(folder), until_ns=late)
+    assert (result.exit_code, "run the same command with --continue" in result.stderr) == (4, True)
+    assert run([table()], "--folder", str(folder)).exit_code == 0
+    assert not folder.exists()
+
+
+def test_a_checkpoint_in_an_object_store_needs_a_folder_to_continue(run: Run, tmp_path: Path) -> None:
+    runner = {"checkpoint_dir": "s3://bucket/checkpoint"}
+    result = run([table()], "--continue", runner=runner)
+    assert (result.exit_code, "Compare with --folder" in result.stderr) == (2, True)
+    assert run([table()], runner=runner).exit_code == 0
+    result = run([table()], "--continue", "--folder", str(tmp_path / "digests"), runner=runner)
+    assert result.exit_code == 0
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_not_to_compare(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-verify").touch()
+    assert run([table()]).exit_code == 0
+    assert run([table()], "--continue").exit_code == 3

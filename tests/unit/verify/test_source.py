@@ -16,6 +16,7 @@ from penstock.io.postgres.record import Table, TableColumn, read_record
 from penstock.io.postgres.source import ChangeStream
 from penstock.pipelines.event_lines import ToEvents
 from penstock.pipelines.event_options import EventOptions
+from penstock.verify.budget import RowBudget
 from penstock.verify.source import PostgresSystem, SourceTable
 
 TABLE = Table(
@@ -53,9 +54,11 @@ class Reader:
         return 1_000
 
 
-def source(**options: Any) -> SourceTable:
+def source(budget: RowBudget | None = None, **options: Any) -> SourceTable:
     to_events = ToEvents(EventOptions(**options), "postgres", STREAM)
-    return SourceTable("public.orders", Reader(), PostgresSystem(), to_events.of_record)
+    return SourceTable(
+        "public.orders", Reader(), PostgresSystem(), to_events.of_record, budget or RowBudget()
+    )
 
 
 def test_rows_have_the_columns_and_values_that_the_sink_gets() -> None:
@@ -65,7 +68,7 @@ def test_rows_have_the_columns_and_values_that_the_sink_gets() -> None:
     schema = table.open()
     assert schema is not None
     assert schema.names == ("id", "code", "customer")
-    found = {key: event.after for events, _ in table.chunks() for key, event in events.items()}
+    found = {key: event.after for events, *_ in table.chunks() for key, event in events.items()}
     assert found == {
         '[1,"AP8="]': {"id": 1, "code": b"\x00\xff", "customer": "***"},
         '[2,"YQ=="]': {"id": 2, "code": b"a", "customer": "***"},
@@ -83,7 +86,7 @@ def test_rows_are_read_again_by_the_keys_of_the_target_also_if_key_columns_are_r
 def test_the_snapshot_tells_transactions_and_the_time_after_it() -> None:
     table = source()
     table.open()
-    _, snapshot = next(table.chunks())
+    snapshot = next(table.chunks()).snapshot
     assert (snapshot.until_ns, snapshot.truncate_order) == (1_001, 77)
     assert [snapshot.sees(Version(1, text)) for text in ("99", "100", "")] == [True, False, None]
 
@@ -97,3 +100,36 @@ def test_a_masked_key_is_refused_because_rows_could_not_be_found_again() -> None
     table.open()
     with pytest.raises(UsageError, match="a mask hides a column of the primary key"):
         next(table.chunks())
+
+
+def test_chunks_continue_behind_a_cursor() -> None:
+    table = source()
+    table.open()
+    first, *_ = table.chunks()
+    rest = [key for chunk in table.chunks(first.cursor) for key in chunk.events]
+    assert (list(first.events), rest) == (['[1,"AP8="]'], ['[2,"YQ=="]'])
+
+
+def test_every_read_of_the_source_is_within_the_budget() -> None:
+    time = [0.0]
+
+    def pause(seconds: float) -> None:
+        time[0] += seconds
+
+    table = source(RowBudget(2, lambda: time[0], pause))
+    table.open()
+    assert len(list(table.chunks())) == 3  # 2 rows, and the end
+    assert time[0] == 1.0
+    table.rows(['[1,"AP8="]', '[2,"YQ=="]'])
+    assert time[0] == 2.0
+
+
+def test_a_read_that_was_slow_is_not_made_up_for() -> None:
+    pauses: list[float] = []
+    times = iter([0.0, 60.0, 60.0, 60.5, 61.0, 61.0])
+    budget = RowBudget(100, lambda: next(times), pauses.append)
+    for _ in range(3):
+        assert budget.begin(5_000) == 100
+        budget.end(100)
+    assert pauses == [0.0, 0.5, 1.0]
+    assert RowBudget().begin(5_000) == 5_000
