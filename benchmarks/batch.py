@@ -1,6 +1,7 @@
-"""Maps, GroupByKey and CombinePerKey on Spark and on Beam's own FnApiRunner: wall and CPU time of the process tree.
+"""Maps, GroupByKey and CombinePerKey here and on Beam's other runners: wall and CPU time of the process tree.
 
     python benchmarks/batch.py [--works maps group combine] [--records 1000000 4000000] [--keys 10000] [--rounds 3]
+        [--peers FnApiRunner Prism Flink Spark]
 
 Each pipeline distributes ranges over the workers and turns them into integers. Coders are those that Beam infers
 (VarInt, and pairs of it). Then come
@@ -13,8 +14,10 @@ Each pipeline distributes ranges over the workers and turns them into integers. 
 The benchmark checks the number of records, a metric, after each run.
 
 - *PySparkRunner*, on a session `local[2,4]` with the settings that the runner uses for its own sessions.
-- *FnApiRunner*, the peer: Beam's reference runner for Python, as `beam.Pipeline(runner="FnApiRunner")` runs it, with
-  one worker thread in the same process and everything in memory.
+- *FnApiRunner*, the peer by default: Beam's reference runner for Python, as `beam.Pipeline(runner="FnApiRunner")` runs
+  it, with one worker thread in the same process and everything in memory.
+- *Prism*, and Beam's runners on *Flink* and *Spark*, behind job servers (`peers.runners`). The Java runners execute two
+  bundles at once.
 
 Each contender runs in its own process, makes one run to warm up, and takes its turn. The order changes from round to
 round. CPU time is counted for the whole process tree of the contender: Python driver, JVM, Python daemon, workers, and
@@ -30,17 +33,20 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TextIO
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics, MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
-from measure import Cost, Spread, Stopwatch, heading, machine, ratio, row
+from measure import Cost, Spread, Stopwatch, machine, peers_heading, peers_row
+from peers.runners import SERVERS, job_server
 
 RANGES = 8
-CONTENDERS = ("PySparkRunner", "FnApiRunner")
+OURS = "PySparkRunner"
+REFERENCE = "FnApiRunner"
 LEAST, FIXED = 0, 1
 """Numbers of records of the runs that show the fixed cost. 0 stands for the smallest pipeline."""
 
@@ -125,14 +131,14 @@ def build(pipeline: beam.Pipeline, work: str, records: int, keys: int) -> None:
     _ = WORKS[work](numbers, keys)
 
 
-def run(runner: Any, work: str, records: int, keys: int) -> Cost:
+def run(runner: Any, flags: Sequence[str], work: str, records: int, keys: int) -> Cost:
     """Build and run the pipeline once.
 
     Raises:
         SystemExit: not every record has arrived.
     """
     watch = Stopwatch()
-    pipeline = beam.Pipeline(runner=runner, options=PipelineOptions([]))
+    pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(list(flags)))
     build(pipeline, work, records, keys)
     result = pipeline.run()
     result.wait_until_finish()
@@ -140,38 +146,46 @@ def run(runner: Any, work: str, records: int, keys: int) -> Cost:
     counters = result.metrics().query(MetricsFilter().with_name("records"))["counters"]
     arrived = sum(counter.result for counter in counters)
     if arrived != records:
-        raise SystemExit(f"{type(runner).__name__} counted {arrived} records of {records}")
+        raise SystemExit(f"{runner} counted {arrived} records of {records}")
     return cost
 
 
-def runner_of(contender: str) -> Any:
-    """Return the runner of a contender, with its Spark session started."""
-    if contender == "FnApiRunner":
+@contextmanager
+def runner_of(contender: str) -> Iterator[tuple[Any, Sequence[str]]]:
+    """Yield the runner of a contender, with its Spark session or its server started, and the options of its runs."""
+    if contender in SERVERS:
+        with job_server(contender) as flags:
+            yield "PortableRunner", flags
+    elif contender == REFERENCE:
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-        return FnApiRunner()
-    from penstock.runner import PySparkRunner
-    from penstock.runner.spark.session import context
+        yield FnApiRunner(), ()
+    else:
+        from penstock.runner import PySparkRunner
+        from penstock.runner.spark.session import context
 
-    return PySparkRunner(context("local[2,4]", {}))
+        yield PySparkRunner(context("local[2,4]", {})), ()
 
 
 def serve(contender: str) -> None:
     """Run as a contender: one run for each line (work, records, keys) on standard input; print the cost of each."""
-    runner = runner_of(contender)
-    for line in sys.stdin:
-        cost = run(runner, *json.loads(line))
-        print(json.dumps([cost.wall, cost.cpu]), flush=True)
+    with runner_of(contender) as (runner, flags):
+        for line in sys.stdin:
+            cost = run(runner, flags, *json.loads(line))
+            print(json.dumps([cost.wall, cost.cpu]), flush=True)
 
 
 class Contender:
     """A contender in another process. Leaving the context ends the process."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, log: TextIO) -> None:
+        """Start it; what it prints besides the costs goes to `log`."""
+        self._name, self._log = name, log
         self._child = subprocess.Popen(
             [sys.executable, __file__, "--serve", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._log,
             text=True,
         )
 
@@ -182,7 +196,8 @@ class Contender:
         self._child.stdin.flush()
         answer = self._child.stdout.readline()
         if not answer:
-            raise SystemExit("a contender died; what it printed is above")
+            self._log.seek(0)
+            raise SystemExit(f"{self._name} died:\n{self._log.read()[-4000:]}")
         return Cost(*json.loads(answer))
 
     def __enter__(self) -> Contender:
@@ -194,43 +209,45 @@ class Contender:
         self._child.wait()
 
 
-def compare(
-    works: list[str], sizes: list[int], keys: int, rounds: int
-) -> dict[str, dict[tuple[str, int], list[Cost]]]:
+Costs = dict[tuple[str, int], list[Cost]]
+"""The costs of a work, by contender and number of records."""
+
+
+def compare(works: list[str], peers: list[str], sizes: list[int], keys: int, rounds: int) -> dict[str, Costs]:
     """Run every contender over every work and size, `rounds` times. The order of the contenders rotates."""
-    costs: dict[str, dict[tuple[str, int], list[Cost]]] = {
-        work: {(name, n): [] for name in CONTENDERS for n in sizes} for work in works
-    }
+    names = [OURS, *peers]
+    costs: dict[str, Costs] = {work: {(name, n): [] for name in names for n in sizes} for work in works}
     with ExitStack() as stack:
-        contenders = {name: stack.enter_context(Contender(name)) for name in CONTENDERS}
+        contenders = {
+            name: stack.enter_context(Contender(name, stack.enter_context(tempfile.TemporaryFile("w+"))))
+            for name in names
+        }
         for contender in contenders.values():
             contender(works[0], min(max(sizes), 20_000), keys)  # imports, the JVM's first compilations
         for number, work, size in itertools.product(range(rounds), works, sizes):
-            for name in CONTENDERS[number % 2 :] + CONTENDERS[: number % 2]:
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
                 costs[work][name, size].append(contenders[name](work, size, keys))
     return costs
 
 
-def tell(costs: dict[tuple[str, int], list[Cost]], sizes: list[int]) -> None:
-    """Print the costs with their ratios, then the fixed and the marginal costs."""
-    ours, theirs = CONTENDERS
-    print(heading("records", f"{ours}, s", f"{theirs}, s", "ratio"))
+def tell(costs: Costs, peers: list[str], sizes: list[int]) -> None:
+    """Print the costs with the ratios to each peer, then the fixed and the marginal costs."""
+    print(peers_heading("records", OURS, peers, "s"))
     for size in sizes:
         for what, part in (("wall", _wall), ("CPU", _cpu)):
-            a, b = (Spread.of(map(part, costs[name, size])) for name in CONTENDERS)
+            ours, *theirs = (Spread.of(map(part, costs[name, size])) for name in (OURS, *peers))
             name = f"{size:,}" if size else "one element, one Map"
-            print(row(f"{name}, {what}", a.text(), b.text(), ratio(a, b)))
+            print(peers_row(f"{name}, {what}", ours, theirs))
     print()
-    print(heading("per further record", f"{ours}, µs", f"{theirs}, µs", "ratio"))
+    print(peers_heading("per further record", OURS, peers, "µs"))
     for size in sizes[2:]:
         for what, part in (("wall", _wall), ("CPU", _cpu)):
-            a, b = (_marginal(costs, name, size, part) for name in CONTENDERS)
-            print(row(f"{size:,}, {what}", a.text(2, 1e-6), b.text(2, 1e-6), ratio(a, b)))
+            ours, *theirs = (_marginal(costs, name, size, part) for name in (OURS, *peers))
+            print(peers_row(f"{size:,}, {what}", ours, theirs, unit=1e-6))
 
 
-def _marginal(
-    costs: dict[tuple[str, int], list[Cost]], name: str, size: int, part: Callable[[Cost], float]
-) -> Spread:
+def _marginal(costs: Costs, name: str, size: int, part: Callable[[Cost], float]) -> Spread:
     fixed = Spread.of(map(part, costs[name, FIXED])).median
     return Spread.of((part(cost) - fixed) / size for cost in costs[name, size])
 
@@ -249,6 +266,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, nargs="+", default=[1_000_000, 4_000_000])
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers", nargs="+", choices=[REFERENCE, *SERVERS], default=[REFERENCE])
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -256,9 +274,10 @@ def main() -> None:
         return
     print(f"{machine()}; {options.keys:,} keys; median of {options.rounds} (lowest to highest)\n")
     sizes = [LEAST, FIXED, *options.records]
-    for work, costs in compare(options.works, sizes, options.keys, options.rounds).items():
+    compared = compare(options.works, options.peers, sizes, options.keys, options.rounds)
+    for work, costs in compared.items():
         print(f"{work}\n")
-        tell(costs, sizes)
+        tell(costs, options.peers, sizes)
         print()
 
 

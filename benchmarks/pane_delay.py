@@ -1,14 +1,14 @@
 """From the end of a window to its pane, against bare Spark jobs that follow each other without a pause.
 
-    python benchmarks/pane_delay.py [--seconds 15] [--rounds 3] [--epoch-seconds 0.2]
+    python benchmarks/pane_delay.py [--seconds 15] [--rounds 3] [--epoch-seconds 0.2] [--peers bare Prism Flink]
 
 A splittable DoFn makes 5,000 elements per second with 10 keys. Their timestamps are the wall clock, and the DoFn
 defers for 0.1 s when it has caught up. The pipeline counts them per key in windows of one second. The delay is the
 time when the count of a window reaches the next step minus the end of the window.
 
-The peer is the best that an epoch loop on Spark can reach: jobs of as many levels of two Python tasks which do
-nothing. Each job starts when the one before has ended. Its delay is the time from each full second to the end of the
-first job that started after it.
+The first peer is the best that an epoch loop on Spark can reach: *bare* jobs of as many levels of two Python tasks
+which do nothing. Each job starts when the one before has ended. Its delay is the time from each full second to the end
+of the first job that started after it. *Prism* and Beam's runner on *Flink* run the same pipeline without a checkpoint.
 
 CPU time is counted for the whole process tree (driver, JVM, daemon, workers) in the measured seconds.
 """
@@ -16,10 +16,14 @@ CPU time is counted for the whole process tree (driver, JVM, daemon, workers) in
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +34,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
-from measure import Spread, Stopwatch, heading, machine, percentile, ratio, row
+from measure import Spread, Stopwatch, machine, peers_heading, peers_row, percentile
+from peers.runners import job_server
 
 from penstock.runner import PySparkRunner
 from penstock.runner.spark.session import context
@@ -43,6 +48,9 @@ LEVELS, TASKS = 2, 2
 START_SECONDS, WARM_SECONDS = 6.0, 10.0
 """Seconds until the first element, and until the measurement begins. The first epochs of a process are slow."""
 PERCENTS = (50, 95)
+OURS, BARE = "PySparkRunner", "bare"
+STREAMING = ("Prism", "Flink")
+"""Other runners of Beam that run this pipeline; the one on Spark has no splittable DoFns without an end."""
 
 
 class Ticks(RestrictionProvider):
@@ -97,15 +105,47 @@ class NoteFn(beam.DoFn):
             file.write(f"{float(within.end)} {time.time() - float(within.end)} {element[1]}\n")
 
 
-def ours(spark: Any, seconds: float, epoch_seconds: float) -> tuple[list[float], float]:
-    """Return the delays of panes within `seconds`, and the CPU seconds of that time."""
+Measured = tuple[list[float], float]
+"""Delays of panes in seconds, and the CPU seconds of the process tree meanwhile."""
+
+
+def here(spark: Any, seconds: float, epoch_seconds: float) -> Measured:
+    """Measure PySparkRunner."""
     with tempfile.TemporaryDirectory(prefix="penstock-panes-") as folder:
         flags = [
             f"--checkpoint_dir={folder}/checkpoint",
             f"--epoch_seconds={epoch_seconds}",
             f"--spark_parallelism={TASKS}",
         ]
-        pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags))
+        return panes(PySparkRunner(spark), flags, seconds, stop)
+
+
+def stop(result: Any) -> None:
+    result.stop()
+    result.wait_until_finish()
+
+
+def elsewhere(peer: str, seconds: float) -> Measured:
+    """Measure another runner of Beam, in a process of its own."""
+    command = [sys.executable, __file__, "--serve", peer, f"--seconds={seconds}"]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode:
+        raise SystemExit(f"{peer} failed:\n{answer.stderr[-4000:]}")
+    delays, cpu = json.loads(answer.stdout.splitlines()[-1])
+    return delays, cpu
+
+
+def serve(peer: str, seconds: float) -> None:
+    """Print what `elsewhere` reads."""
+    with job_server(peer) as flags:
+        measured = panes("PortableRunner", [*flags, "--streaming"], seconds, lambda result: result.cancel())
+    print(json.dumps(measured), flush=True)
+
+
+def panes(runner: Any, flags: Sequence[str], seconds: float, end_run: Callable[[Any], None]) -> Measured:
+    """Measure the panes of windows that end within `seconds`."""
+    with tempfile.TemporaryDirectory(prefix="penstock-panes-") as folder:
+        pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(list(flags)))
         _ = (
             pipeline
             | beam.Create([time.time() + START_SECONDS])
@@ -119,8 +159,7 @@ def ours(spark: Any, seconds: float, epoch_seconds: float) -> tuple[list[float],
         begin, watch = time.time(), Stopwatch()
         time.sleep(seconds)
         cost, end = watch.stop(), time.time()
-        result.stop()
-        result.wait_until_finish()
+        end_run(result)
         notes = [
             line.split() for path in Path(folder).glob("[0-9]*") for line in path.read_text().splitlines()
         ]
@@ -132,8 +171,8 @@ def ours(spark: Any, seconds: float, epoch_seconds: float) -> tuple[list[float],
     return [float(delay) for _, delay, _ in whole], cost.cpu
 
 
-def theirs(spark: Any, seconds: float) -> tuple[list[float], float]:
-    """Return the delays of bare jobs, and the CPU seconds of that time."""
+def bare_jobs(spark: Any, seconds: float) -> Measured:
+    """Measure jobs that do nothing."""
     jobs = []
     watch = Stopwatch()
     end = time.time() + seconds
@@ -156,21 +195,32 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="measured seconds per round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epoch-seconds", type=float, default=0.2)
+    parser.add_argument("--peers", nargs="+", choices=[BARE, *STREAMING], default=[BARE])
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.seconds)
+        return
     print(f"{machine()}; epochs of at most {options.epoch_seconds:g} s; median of {options.rounds}\n")
     spark = context("local[2,4]", {})
-    rounds = [
-        (ours(spark, options.seconds, options.epoch_seconds), theirs(spark, options.seconds))
-        for _ in range(options.rounds)
-    ]
-    print(heading("window end to pane", "PySparkRunner", "bare jobs", "ratio"))
+    names = [OURS, *options.peers]
+    rounds: dict[str, list[Measured]] = {name: [] for name in names}
+    for _, name in itertools.product(range(options.rounds), names):
+        if name == OURS:
+            measured = here(spark, options.seconds, options.epoch_seconds)
+        elif name == BARE:
+            measured = bare_jobs(spark, options.seconds)
+        else:
+            measured = elsewhere(name, options.seconds)
+        rounds[name].append(measured)
+    print(peers_heading("window end to pane", OURS, options.peers))
     for percent in PERCENTS:
-        mine = Spread.of([1000 * percentile(delays, percent) for (delays, _), _ in rounds])
-        bare = Spread.of([1000 * percentile(delays, percent) for _, (delays, _) in rounds])
-        print(row(f"p{percent}, ms", mine.text(0), bare.text(0), ratio(mine, bare)))
-    mine = Spread.of([cpu for (_, cpu), _ in rounds])
-    bare = Spread.of([cpu for _, (_, cpu) in rounds])
-    print(row(f"CPU s of {options.seconds:g} s", mine.text(1), bare.text(1), ratio(mine, bare)))
+        ours, *theirs = (
+            Spread.of([1000 * percentile(delays, percent) for delays, _ in rounds[name]]) for name in names
+        )
+        print(peers_row(f"p{percent}, ms", ours, theirs, digits=0))
+    ours, *theirs = (Spread.of([cpu for _, cpu in rounds[name]]) for name in names)
+    print(peers_row(f"CPU s of {options.seconds:g} s", ours, theirs, digits=1))
 
 
 if __name__ == "__main__":

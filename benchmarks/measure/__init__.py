@@ -8,7 +8,7 @@
 This is a folder and not a script, because `make bench` runs every script in `benchmarks`.
 """
 
-from measure.figures import Cost, Spread, heading, machine, percentile, ratio, row
+from measure.figures import Cost, Spread, heading, machine, peers_heading, peers_row, percentile, ratio, row
 from measure.tree import ProgramStopwatch, Stopwatch, tree, tree_cpu
 
 __all__ = [
@@ -18,6 +18,8 @@ __all__ = [
     "Stopwatch",
     "heading",
     "machine",
+    "peers_heading",
+    "peers_row",
     "percentile",
     "ratio",
     "row",

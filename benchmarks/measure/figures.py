@@ -67,6 +67,18 @@ def heading(*cells: str) -> str:
     return f"{row(*cells)}\n{row(*rule)}"
 
 
+def peers_heading(what: str, ours: str, peers: Sequence[str], unit: str = "") -> str:
+    """Return the first two rows of a table of our figures, those of peers, and the ratio to each."""
+    ours, *theirs = (f"{name}, {unit}" if unit else name for name in (ours, *peers))
+    return heading(what, ours, *(cell for name in theirs for cell in (name, "ratio")))
+
+
+def peers_row(name: str, ours: Spread, theirs: Sequence[Spread], digits: int = 2, unit: float = 1.0) -> str:
+    """Return a row of that table."""
+    cells = (cell for spread in theirs for cell in (spread.text(digits, unit), ratio(ours, spread)))
+    return row(name, ours.text(digits, unit), *cells)
+
+
 def machine() -> str:
     """Return one line about the machine. A high load means that the figures are not worth keeping."""
     load = os.getloadavg()[0]

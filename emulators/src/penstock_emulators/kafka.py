@@ -21,22 +21,12 @@ from pathlib import Path
 from penstock.extras import install_command
 from penstock_emulators.emulator import Emulator
 from penstock_emulators.gcloud import EmulatorNotFoundError
+from penstock_emulators.maven import cache, fetch
 from penstock_emulators.server_process import ServerProcess, did_not_listen, free_port
 
 VERSION = "4.3.1"
 _JARS = "PENSTOCK_KAFKA_JARS"
-_DOWNLOAD_SECONDS = 300
-
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>penstock</groupId><artifactId>kafka-broker</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
+_ARTIFACT = f"org.apache.kafka:kafka_2.13:{VERSION}"
 
 _SETTINGS = """\
 process.roles=broker,controller
@@ -90,7 +80,7 @@ def find_jars(*, download: bool = True) -> Path:
     """
     # A folder that the user named is not filled: it may belong to another version.
     named = os.environ.get(_JARS)
-    folder = Path(named) if named else _cache() / f"kafka-{VERSION}"
+    folder = Path(named) if named else cache() / f"kafka-{VERSION}"
     if list(folder.glob("kafka_2.13-*.jar")):
         return folder
     if named:
@@ -100,30 +90,8 @@ def find_jars(*, download: bool = True) -> Path:
             f"no Kafka broker on this machine: install Maven (mvn), which downloads it, or set {_JARS} to a folder "
             "with the jars of org.apache.kafka:kafka_2.13 and its dependencies"
         )
-    _download(folder)
+    fetch(folder, [_ARTIFACT])
     return folder
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
-
-
-def _download(folder: Path) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Downloaded under another name and renamed: another process sees all of the jars or none.
-    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-        (Path(made) / "pom.xml").write_text(_POM)
-        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-        command = ["mvn", "-q", "-B", "-f", f"{made}/pom.xml", goal, f"-DoutputDirectory={made}/jars"]
-        answer = subprocess.run(
-            [*command, "-DincludeScope=runtime"], capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS
-        )
-        if answer.returncode:
-            raise EmulatorNotFoundError(
-                f"Maven could not download the Kafka broker:\n{answer.stdout[-2000:]}"
-            )
-        with suppress(OSError):  # another process was first
-            os.rename(f"{made}/jars", folder)
 
 
 class KafkaBroker(Emulator):

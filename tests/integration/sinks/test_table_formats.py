@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from penstock_emulators.maven import cache, fetch
 from tests.integration.sinks.table_formats import DELETED, EVENTS_WITH_DELETE
 from tools.environments import install_command
 
@@ -26,13 +27,11 @@ JARS = ("io.delta:delta-spark_4.1_2.13:4.3.1", "org.apache.iceberg:iceberg-spark
 # Of all dependencies those that Spark does not bring itself.
 NEEDED = ("delta-", "iceberg-", "unitycatalog-client")
 ROOT = Path(__file__).resolve().parents[3]
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
-_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 
 
 def other_spark() -> Path:
     """Return the folder of PySpark 4.1, installed if it is missing."""
-    return _made(CACHE / f"pyspark-{SPARK}", _install)
+    return _made(cache() / f"pyspark-{SPARK}", _install)
 
 
 def _install(folder: Path) -> None:
@@ -42,20 +41,9 @@ def _install(folder: Path) -> None:
 
 def jars() -> list[Path]:
     """Return the jars of Delta and Iceberg, downloaded if they are missing."""
-    folder = _made(CACHE / "table-jars-4.1", _download)
+    folder = cache() / "table-jars-4.1"
+    fetch(folder, JARS)
     return [each for each in sorted(folder.glob("*.jar")) if each.name.startswith(NEEDED)]
-
-
-def _download(folder: Path) -> None:
-    found = "".join(_DEPENDENCY.format(*each.split(":")) for each in JARS)
-    pom = folder / "pom.xml"
-    pom.write_text(
-        "<project><modelVersion>4.0.0</modelVersion><groupId>penstock</groupId><artifactId>jars</artifactId>"
-        f"<version>1</version><dependencies>{found}</dependencies></project>"
-    )
-    goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-    command = ["mvn", "-q", "-B", "-f", str(pom), goal, f"-DoutputDirectory={folder}"]
-    subprocess.run([*command, "-DincludeScope=runtime"], check=True, timeout=600)
 
 
 def _made(folder: Path, make: Any) -> Path:
