@@ -17,7 +17,10 @@ from penstock_emulators.gcloud import EmulatorNotFoundError
 
 _DOWNLOAD_SECONDS = 600
 _GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+_ALONE = (
+    "<classifier>{}</classifier><exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
+    "</exclusions>"
+)
 
 
 def cache() -> Path:
@@ -28,6 +31,7 @@ def cache() -> Path:
 def fetch(folder: Path, artifacts: Sequence[str]) -> None:
     """Make a folder of the jars of artifacts, as ``group:name:version``, and of their dependencies at run time.
 
+    ``group:name:version:classifier`` is one jar without its dependencies, such as ``…:tests``.
     Nothing is done if the folder exists.
 
     Raises:
@@ -51,8 +55,16 @@ def fetch(folder: Path, artifacts: Sequence[str]) -> None:
 
 
 def _project(artifacts: Sequence[str]) -> str:
-    dependencies = "".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
+    dependencies = "".join(map(_dependency, artifacts))
     return (
         "<project><modelVersion>4.0.0</modelVersion><groupId>penstock</groupId><artifactId>jars</artifactId>"
         f"<version>1</version><dependencies>{dependencies}</dependencies></project>"
+    )
+
+
+def _dependency(artifact: str) -> str:
+    group, name, version, *classifier = artifact.split(":")
+    return (
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"
+        f"{_ALONE.format(*classifier) if classifier else ''}</dependency>"
     )

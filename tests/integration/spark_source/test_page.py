@@ -22,10 +22,11 @@ from penstock.spark.postgres import PostgresDataSource
 from penstock_emulators.postgres import PostgresServer, installed_servers
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 from penstock_emulators.ydb import YdbEmulator
+from tests.integration.spark_source.orders import change_a_row
 from tests.support.oracle.change_feed import complete_batches, replay
 
 PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "spark-data-source.md"
-REGISTER, SPANNER, POSTGRES, YDB, MERGE, BATCH, ROWS, POSTGRES_ROWS = re.findall(
+REGISTER, SPANNER, POSTGRES, YDB, MERGE, AUTO_CDC, BATCH, ROWS, POSTGRES_ROWS = re.findall(
     r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL
 )
 
@@ -165,7 +166,7 @@ def test_merge_follows_changes_of_keys_as_the_table_of_our_sink_does(spark: Any,
         before, events = stream.first(None), []
         for _ in range(3):
             for number in range(60):
-                change(session, draw, number)
+                change_a_row(session, draw, number)
             after = stream.last()
             for part in stream.parts(before, after):
                 events += [event for group in stream.read(part) for event in group]
@@ -182,20 +183,6 @@ def test_merge_follows_changes_of_keys_as_the_table_of_our_sink_does(spark: Any,
     ours = current_rows(changes, lambda keys: [], None)
     assert {row["Id"]: row["Value"] for row in ours if not row[DELETED]} == truth
     assert sum(changed_key(event) is not None for event in events) > 5
-
-
-def change(session: psycopg.Connection[Any], draw: random.Random, number: int) -> None:
-    """Write, delete or move a row of a few keys."""
-    one, other = draw.sample(range(12), 2)
-    match draw.randrange(4):
-        case 0:
-            session.execute('delete from orders where "Id" = %s', (one,))
-        case 1 | 2:
-            upsert = 'on conflict ("Id") do update set "Value" = excluded."Value"'
-            session.execute(f"insert into orders values (%s, %s) {upsert}", (one, f"n{number}"))
-        case _:
-            free = 'not exists (select from orders where "Id" = %s)'
-            session.execute(f'update orders set "Id" = %s where "Id" = %s and {free}', (other, one, other))
 
 
 def test_the_example_of_ydb(spark: Any, tmp_path: Path) -> None:
@@ -231,5 +218,6 @@ def rows_of_batches(folder: Path) -> list[Any]:
 
 def test_a_source_that_cannot_be_sliced_is_refused_by_name(spark: Any) -> None:
     register(spark)
-    with pytest.raises(Exception, match="estimates the time"):
-        spark.readStream.format("penstock-bigtable").load()
+    for reader in (spark.read, spark.readStream):
+        with pytest.raises(Exception, match=r"penstock-bigtable: .*estimates.*ReadFromBigtableChangeStream"):
+            reader.format("penstock-bigtable").load()

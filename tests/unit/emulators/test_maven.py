@@ -39,6 +39,16 @@ def test_jars_of_all_artifacts_are_fetched_once(monkeypatch: pytest.MonkeyPatch,
     assert list(folder.parent.iterdir()) == [folder]
 
 
+def test_an_artifact_with_a_classifier_is_fetched_without_its_dependencies(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stand_in(monkeypatch, tmp_path, 'mkdir "$out"; cp "$pom" "$out/pom.xml"')
+    fetch(tmp_path / "jars", ["group.a:first:1.0:tests", "group.b:second:2.0"])
+    first, second = (tmp_path / "jars" / "pom.xml").read_text().split("<dependency>")[1:]
+    assert "<classifier>tests</classifier><exclusions>" in first
+    assert "exclusions" not in second
+
+
 def test_a_failed_download_leaves_no_folder_and_tells_what_maven_printed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -9,45 +9,18 @@ import msgspec
 import pytest
 
 from penstock.event import ChangeEvent, Op
-from penstock.io.columnar.table_rows import (
-    DELETED,
-    KEY,
-    TIMESTAMP,
-    VALID_TO,
-    VERSION,
-    History,
-    StoredRow,
-)
+from penstock.io.columnar.table_rows import TIMESTAMP, VALID_TO
+from tests.support.lake_tables import HistoryTable
 from tests.unit.tables.histories import SCHEMA, Writer
 
 MOMENTS = range(61)
 
 
-class Table:
-    """A table in memory, with the rows that a target would have."""
+class Table(HistoryTable):
+    """A table of the mode *history* of the writer's rows."""
 
-    def __init__(self) -> None:
-        self.rows: dict[tuple[str, str], StoredRow] = {}
-
-    def publish(self, events: list[ChangeEvent]) -> None:
-        history = History(
-            lambda keys: self._rows(lambda row: row[KEY] in keys and (row[VALID_TO] is None or row[DELETED])),
-            lambda: self._rows(lambda row: row[VALID_TO] is None),
-            lambda keys: self._rows(lambda row: row[KEY] in keys),
-        )
-        for row in history.add(events):
-            self.rows[row[KEY], row[VERSION]] = row
-
-    def _rows(self, wanted: Any) -> list[StoredRow]:
-        return [dict(row) for row in self.rows.values() if wanted(row)]
-
-    def at(self, moment: int) -> list[tuple[Any, ...]]:
-        """Return the rows that are valid at a moment, in seconds."""
-        time = moment * 10**9
-        valid = self._rows(
-            lambda row: row[TIMESTAMP] <= time and (row[VALID_TO] is None or time < row[VALID_TO])
-        )
-        return sorted((row["id"], row["name"], row["amount"]) for row in valid)
+    def at_second(self, moment: int) -> list[tuple[Any, ...]]:
+        return sorted((row["id"], row["name"], row["amount"]) for row in self.at(moment * 10**9))
 
 
 def whole_rows(seed: int) -> list[ChangeEvent]:
@@ -75,7 +48,7 @@ def test_late_changes_become_versions_between_their_neighbours(seed: int):
         if rng.random() < 0.3:
             out_of_order.publish([event])
     for moment in MOMENTS:
-        assert out_of_order.at(moment) == in_order.at(moment), moment
+        assert out_of_order.at_second(moment) == in_order.at_second(moment), moment
 
 
 def test_a_deleted_row_does_not_come_back_with_its_late_creation():
@@ -86,7 +59,7 @@ def test_a_deleted_row_does_not_come_back_with_its_late_creation():
     )
     table = Table()
     table.publish([deletion])
-    assert [row[TIMESTAMP] == row[VALID_TO] for row in table.rows.values()] == [True]
+    assert [row[TIMESTAMP] == row[VALID_TO] for row in table.rows()] == [True]
     table.publish([creation])
-    assert table.at(10**6) == []
-    assert len(table.at(creation.timestamp // 10**9)) == 1
+    assert table.at_second(10**6) == []
+    assert len(table.at_second(creation.timestamp // 10**9)) == 1
