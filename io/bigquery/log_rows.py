@@ -30,6 +30,7 @@ LOG_FIELDS = (
 """Columns of a change log."""
 
 LEDGER, STREAMS, COMPLETE = "penstock_ledger", "penstock_streams", "penstock_complete"
+COMPLETE_CURRENT = "penstock_complete_current"
 
 LEDGER_FIELDS = (
     Field("writer", "STRING", "REQUIRED"),
@@ -57,6 +58,8 @@ COMPLETE_FIELDS = (
     Field("record", "INT64", "REQUIRED"),
     Field("complete_until", "TIMESTAMP", "REQUIRED"),
 )
+COMPLETE_CURRENT_FIELDS = (*COMPLETE_FIELDS, Field("counts_from", "TIMESTAMP", "REQUIRED"))
+"""Several rows for each sink. A row counts for queries that begin at `counts_from` or later."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -44,8 +44,8 @@ class BigQuerySinkOptions(TargetTableOptions, SendOptions):
     """What happens in the mode current to times with nanoseconds, which BigQuery does not have: they are refused, or
     truncated to microseconds. In keys they are always refused."""
     mark_complete: bool = False
-    """Whether the table ``penstock_complete`` says until which commit time the target is complete. Only in the mode
-    log."""
+    """Whether a table says until which commit time the target is complete: ``penstock_complete`` in the mode log,
+    ``penstock_complete_current`` in the mode current, where a time counts max_staleness_seconds later."""
     credentials_file: Annotated[str | None, Accepts(example="/run/secrets/bigquery.json")] = None
     """JSON file with Google credentials, on the driver and on each worker. Default: the application default
     credentials."""

@@ -27,6 +27,7 @@ from penstock.io.bigquery.rows import (
 from penstock.io.bigquery.sequence import sequence_number
 from penstock.io.bigquery.services import DEFAULT_STREAM, Warehouse, WriteApi
 from penstock.io.bigquery.target import BigQueryTarget
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import (
     PARTLY_WRITTEN,
     Delivery,
@@ -52,6 +53,11 @@ class ReplicaSender:
     def check(self) -> None:
         """Look for the dataset."""
         self._warehouse.require_dataset()
+
+    def mark_complete(self, job: str, sink: str, record: int, until_us: int) -> None:
+        """Note the time until which the target is complete; see `penstock.publish.MarksComplete`."""
+        # A query may see the tables as they were this long ago, so only then it sees all rows that are sent by now.
+        self._warehouse.mark_current(Mark.of(job, sink, record, until_us), self._target.max_staleness_seconds)
 
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         """Send the changes; see `Sender.send`. A batch that comes again is sent again, and refuses the same rows."""

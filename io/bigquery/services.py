@@ -99,7 +99,14 @@ class Warehouse(Protocol):
         """Return the last entry of each table of a writer. Entries that were acknowledged before are seen."""
 
     def mark_complete(self, mark: Mark) -> None:
-        """Set the time until which a sink has completed the dataset, unless it has a mark of a later record."""
+        """Set the time until which a sink has completed the logs of the dataset, unless a later record has set it."""
+
+    def mark_current(self, mark: Mark, staleness_seconds: int) -> None:
+        """Note the time until which a sink has completed the tables of the mode current.
+
+        It counts for queries that begin `staleness_seconds` after this call, or later. Of the times that count for a
+        query the highest one holds, so a call with an old mark changes nothing.
+        """
 
     def batch_indexes(self, table: str, writer: str, epoch: int) -> list[int]:
         """Return the indexes of the events of a batch that are in a log, in increasing order."""

@@ -15,8 +15,11 @@ from penstock.event.schema_policies import ChangePolicies
 from penstock.io.bigquery.clients import classified_errors, rest_client
 from penstock.io.bigquery.columns import COMMITTED_AT, Field, field_of, known_type
 from penstock.io.bigquery.errors import BigQueryTargetError
+from penstock.io.bigquery.interval import interval_seconds, interval_text
 from penstock.io.bigquery.log_rows import (
     COMPLETE,
+    COMPLETE_CURRENT,
+    COMPLETE_CURRENT_FIELDS,
     COMPLETE_FIELDS,
     LEDGER,
     LEDGER_FIELDS,
@@ -73,6 +76,7 @@ class BigQueryWarehouse:
                 target = self._create_replica(table, schema)
             fields = _fields_of(target)
             self._check_key(target, schema)
+            self._check_staleness(target)
             known = {each.name: each for each in fields}
             types = {
                 column.name: known_type(known[column.name], column.type)
@@ -107,6 +111,27 @@ class BigQueryWarehouse:
             sink=mark.sink,
             record=mark.record,
             until_us=mark.until_us,
+        )
+
+    def mark_current(self, mark: Mark, staleness_seconds: int) -> None:
+        self._create(COMPLETE_CURRENT, COMPLETE_CURRENT_FIELDS, ())
+        marks = f"`{self._dataset}.{COMPLETE_CURRENT}`"
+        # The clock of BigQuery, which decides how old the answer of a query may be.
+        self._query(
+            f"INSERT INTO {marks} (job, sink, record, complete_until, counts_from) VALUES (@job, @sink, @record, "
+            "TIMESTAMP_MICROS(@until_us), TIMESTAMP_ADD(CURRENT_TIMESTAMP(), INTERVAL @staleness SECOND))",
+            job=mark.job,
+            sink=mark.sink,
+            record=mark.record,
+            until_us=mark.until_us,
+            staleness=staleness_seconds,
+        )
+        # Rows below a time that counts change no answer any more.
+        self._query(
+            f"DELETE FROM {marks} WHERE job = @job AND sink = @sink AND complete_until < (SELECT MAX(complete_until) "
+            f"FROM {marks} WHERE job = @job AND sink = @sink AND counts_from <= CURRENT_TIMESTAMP())",
+            job=mark.job,
+            sink=mark.sink,
         )
 
     def batch_indexes(self, table: str, writer: str, epoch: int) -> list[int]:
@@ -200,7 +225,7 @@ class BigQueryWarehouse:
         table.table_constraints = TableConstraints(primary_key=PrimaryKey(columns=key), foreign_keys=None)
         # BigQuery merges changes by key. Clustering by the key makes the merges cheaper; it takes four columns.
         table.clustering_fields = key[:4]
-        table.max_staleness = _interval(self._target.max_staleness_seconds)
+        table.max_staleness = interval_text(self._target.max_staleness_seconds)
         return self._client.create_table(table, exists_ok=True, **_ONCE)
 
     def _check_key(self, table: bigquery.Table, schema: TableSchema) -> None:
@@ -219,6 +244,16 @@ class BigQueryWarehouse:
             raise BigQueryTargetError(
                 f"table {table.table_id} of {self._target.name} needs the primary key of the source: ALTER TABLE "
                 f"{table.table_id} ADD PRIMARY KEY ({columns}) NOT ENFORCED"
+            )
+
+    def _check_staleness(self, table: bigquery.Table) -> None:
+        allowed = self._target.max_staleness_seconds
+        if self._target.mark_complete and interval_seconds(table.max_staleness) > allowed:
+            raise BigQueryTargetError(
+                f"table {table.table_id} of {self._target.name} has max_staleness {table.max_staleness}, and "
+                f"max_staleness_seconds is {allowed}: a time of mark_complete would be ahead of what a query sees. "
+                f"Pass the age of the table as max_staleness_seconds, or ALTER TABLE {table.table_id} SET OPTIONS "
+                f"(max_staleness = INTERVAL {allowed} SECOND)"
             )
 
     def _require_create(self, name: str) -> None:
@@ -241,13 +276,6 @@ class BigQueryWarehouse:
 
 
 _CELL = "writer = @writer AND table_name = @table AND previous = @previous"
-
-
-def _interval(seconds: int) -> str:
-    """Return seconds as the REST API writes an INTERVAL: years-months days hours:minutes:seconds."""
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    return f"0-0 0 {hours}:{minute}:{second}"
 
 
 def _schema_field(field: Field) -> bigquery.SchemaField:

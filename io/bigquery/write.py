@@ -63,12 +63,6 @@ class WriteToBigQuery(BigQuerySinkOptions, SendAfterCommit):
         else:
             check_plain(self.schema_changes, "a change log in BigQuery")
         check_choice("nanoseconds", self.nanoseconds, get_args(Nanoseconds))
-        if self.mark_complete and self.mode != "log":
-            raise UsageError(
-                f"mark_complete needs mode=log, got mode={self.mode}: BigQuery applies the changes of the mode current "
-                "later (max_staleness), so the time could be ahead of the rows. Ask the checkpoint instead (penstock "
-                "wait)."
-            )
         # The documented limit is 24 hours.
         if not isinstance(self.max_staleness_seconds, int) or not 0 <= self.max_staleness_seconds <= 86_400:
             raise UsageError(f"max_staleness_seconds must be 0 to 86400, got {self.max_staleness_seconds!r}.")

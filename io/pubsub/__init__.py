@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from penstock.lazy import load
 
 if TYPE_CHECKING:
+    from penstock.io.pubsub.complete import CompleteTimes
     from penstock.io.pubsub.errors import PubSubTargetError
     from penstock.io.pubsub.write import WriteToPubSub
 
-__all__ = ["PubSubTargetError", "WriteToPubSub"]
+__all__ = ["CompleteTimes", "PubSubTargetError", "WriteToPubSub"]
 
-_HOMES = {"PubSubTargetError": "errors", "WriteToPubSub": "write"}
+_HOMES = {"CompleteTimes": "complete", "PubSubTargetError": "errors", "WriteToPubSub": "write"}
 
 
 def __getattr__(name: str) -> Any:

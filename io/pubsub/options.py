@@ -24,5 +24,9 @@ class PubSubSinkOptions(SendOptions):
     """Whether the messages of a row have an ordering key."""
     create_topics: bool = False
     """Whether to create topics that are missing."""
+    mark_complete: bool = False
+    """Whether messages of complete_topic say until which commit time the topics are complete."""
+    complete_topic: Annotated[str, Accepts(example="penstock-complete")] = "penstock-complete"
+    """Id of the topic for these messages, in the same project."""
     endpoint: Annotated[str | None, Accepts(example="europe-west1-pubsub.googleapis.com:443")] = None
     """``host:port`` of a regional endpoint."""

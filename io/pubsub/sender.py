@@ -16,9 +16,10 @@ from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError
 from google.cloud.pubsub_v1.types import PublisherOptions
 
 from penstock.errors import ServiceError
-from penstock.io.pubsub.errors import classify_error
+from penstock.io.pubsub.errors import PubSubTargetError, classify_error
 from penstock.io.pubsub.target import PubSubTarget
-from penstock.io.pubsub.values import Message, messages_of
+from penstock.io.pubsub.values import Message, complete_message, messages_of
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import (
     Delivery,
     EventBatch,
@@ -57,6 +58,9 @@ class PubSubSender:
         if "{" not in self._target.topic:
             with self._errors():
                 self._topic(self._target.topic)
+        if self._target.mark_complete:
+            with self._errors(self._target.complete_name):
+                self._topic(self._target.complete_topic)
 
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         """Publish the batch; see `Sender.send`. Equal deliveries have messages with equal attributes `penstock_id`."""
@@ -76,6 +80,14 @@ class PubSubSender:
                 if not self._skip_refused:
                     raise RefusalError(refused[index], _PARTLY_PUBLISHED)
         return Sent(tuple(refused[index] for index in sorted(refused)))
+
+    def mark_complete(self, job: str, sink: str, record: int, until_us: int) -> None:
+        """Publish a mark to the topic of marks; see `penstock.publish.MarksComplete`."""
+        # A topic has no content that could be compared. Subscribers compare the numbers of the records.
+        message = complete_message(Mark.of(job, sink, record, until_us), self._target.complete_topic)
+        with self._errors(self._target.complete_name):
+            for _, reason in self._publish([(0, message)]):
+                raise PubSubTargetError(f"{self._target.complete_name}: {reason}")
 
     def close(self) -> None:
         with suppress(Exception):  # the messages of a failed batch are published again by the next sender
@@ -129,16 +141,17 @@ class PubSubSender:
         return path
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self, name: str | None = None) -> Iterator[None]:
+        """Turn errors of the client into errors of the sink. `name` is the topic in messages; None: the target."""
         try:
             yield
         except GoogleAuthError as error:
-            raise self._classified("UNAUTHENTICATED", error) from error
+            raise self._classified("UNAUTHENTICATED", error, name) from error
         except exceptions.GoogleAPICallError as error:
             status: Any = error.grpc_status_code
-            raise self._classified(status.name if status else "", error, error.message) from error
+            raise self._classified(status.name if status else "", error, name, error.message) from error
         except (exceptions.RetryError, NoAnswerError) as error:
-            raise self._classified("", error) from error
+            raise self._classified("", error, name) from error
 
-    def _classified(self, code: str, error: Exception, message: str = "") -> ServiceError:
-        return classify_error(code, type(error).__name__, message, self._target.name)
+    def _classified(self, code: str, error: Exception, name: str | None, message: str = "") -> ServiceError:
+        return classify_error(code, type(error).__name__, message, name or self._target.name)

@@ -20,12 +20,19 @@ class PubSubTarget:
     format: Format = field(repr=False)
     ordering: bool = PubSubSinkOptions.ordering
     create_topics: bool = PubSubSinkOptions.create_topics
+    mark_complete: bool = PubSubSinkOptions.mark_complete
+    complete_topic: str = PubSubSinkOptions.complete_topic
     endpoint: str | None = PubSubSinkOptions.endpoint
 
     @property
     def name(self) -> str:
         """``Pub/Sub topic projects/p/topics/t``."""
         return f"Pub/Sub topic projects/{self.project}/topics/{self.topic}"
+
+    @property
+    def complete_name(self) -> str:
+        """The topic of marks in messages."""
+        return f"Pub/Sub topic projects/{self.project}/topics/{self.complete_topic}"
 
     def datasets_written(self, sources: Sequence[Source]) -> list[Dataset]:
         """See `penstock.datasets.WritesDatasets`."""

@@ -8,11 +8,15 @@ from hashlib import blake2b
 import msgspec
 
 from penstock.event.model import ChangeEvent
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.format import Format
 from penstock.io.staging.formatted_event import FormattedEvent, QueueRecord, format_event
 
 EVENT_ID, VERSION = "penstock_id", "penstock_version"
 """Attributes of every message: the id of its event with the number of the message, and the version of the event."""
+
+COMPLETE_UNTIL = "penstock_complete_until"
+"""Attribute of a message that is a mark: the time until which the topics are complete, as RFC 3339."""
 
 MAX_DATA, MAX_KEY, MAX_ATTRIBUTE, MAX_ATTRIBUTES = 10_000_000, 1024, 1024, 100
 """Limits of Pub/Sub in bytes, and the number of attributes. Source: Pub/Sub documentation, "Quotas and limits"."""
@@ -61,6 +65,12 @@ def messages_of(
         _check(message)
         messages.append(message)
     return messages
+
+
+def complete_message(mark: Mark, topic: str) -> Message:
+    """Return a mark as a message. It has no ordering key: the number of its record says which one is newer."""
+    attributes = {EVENT_ID: f"{mark.sink}/{mark.job}/{mark.record}", COMPLETE_UNTIL: mark.complete_until}
+    return Message(topic, mark.encoded, "", attributes)
 
 
 def _ordering_key(record: QueueRecord, *, of_row: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.errors import UsageError
 from penstock.io.pubsub.options import PubSubSinkOptions
 from penstock.io.pubsub.target import PubSubTarget
 from penstock.io.staging.arguments import SOURCE_NAMES, check_placeholders
@@ -18,6 +19,7 @@ def connector_of(target: PubSubTarget) -> Connector:
         sender_name="penstock.io.pubsub.sender:PubSubSender",
         preview_name="penstock.io.pubsub.preview:written_messages",
         extra="pubsub",
+        marks_complete=target.mark_complete,
     )
 
 
@@ -50,8 +52,20 @@ class WriteToPubSub(PubSubSinkOptions, SendAfterCommit):
 
     def __post_init__(self) -> None:
         check_placeholders("topic", self.topic, SOURCE_NAMES)
+        if self.mark_complete and self.complete_topic == self.topic:
+            raise UsageError(
+                f"complete_topic must be another topic than topic, got {self.topic!r} for both: a message of it is no "
+                "change."
+            )
         target = PubSubTarget(
-            self.project, self.topic, self.format, self.ordering, self.create_topics, self.endpoint
+            self.project,
+            self.topic,
+            self.format,
+            self.ordering,
+            self.create_topics,
+            self.mark_complete,
+            self.complete_topic,
+            self.endpoint,
         )
         SendAfterCommit.__init__(self, connector_of(target), options=self, format=self.format)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,24 +12,41 @@ from typing_extensions import Self
 from penstock.attempt import current_attempt
 from penstock.errors import UsageError
 from penstock.event.model import ChangeEvent
-from penstock.io.spark.options import ForEachEpoch, Layout
+from penstock.io.spark.options import ForEachEpoch, Layout, MarkComplete
 from penstock.io.spark.table_jars import TABLE_FORMATS, refusal
 from penstock.io.staging.batch import StagedBatch
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.preview import Written
+from penstock.io.staging.table_notes import WrittenTable
+from penstock.publish import MARK_SECONDS
 from penstock.tables import TableSelection
 
 
 @dataclass(frozen=True)
 class SparkFunctionTarget:
-    """See `penstock.io.staging.epochs.EpochTarget`."""
+    """See `penstock.io.staging.epochs.EpochTarget` and `MarkingTarget`."""
 
     function: ForEachEpoch
     layout: Layout = "events"
+    marks: MarkComplete | None = None
 
     @property
     def name(self) -> str:
         return f"the function {getattr(self.function, '__name__', type(self.function).__name__)}"
+
+    @property
+    def mark_seconds(self) -> float | None:
+        return None if self.marks is None else MARK_SECONDS
+
+    @property
+    def written(self) -> Collection[WrittenTable]:
+        """No tables: only the function knows what it writes to."""
+        return ()
+
+    def mark_complete(self, mark: Mark, tables: Iterable[WrittenTable]) -> None:
+        if self.marks is not None:
+            self.marks(mark.until, mark.record)
 
     def check(self) -> None:
         """Nothing can be checked before Spark runs."""

@@ -30,6 +30,10 @@ class WriteToSpark(SparkSinkOptions, WriteCheckedRows):
     ``layout="table"`` the change feed of one table. All are nullable, as in every DataFrame of files. The files of the
     DataFrame are deleted later; do not keep it after the function.
 
+    `mark_complete` is called with a time when the function has returned for each change with an earlier commit time, at
+    most every five seconds, also while the source is idle. A driver that was paused may call it late with an older
+    time: the target must keep the time of the highest `record`.
+
     Order: rows of one key are in the order in which they arrived, within one partition of the DataFrame; after a
     shuffle sort by `metadata.version`. Epochs come in order. With `roll_seconds` each shard has its own time: only with
     ``shards=1`` are calls in the order of a whole table. What repeats: calls with an equal id, see above.
@@ -46,9 +50,15 @@ class WriteToSpark(SparkSinkOptions, WriteCheckedRows):
             raise UsageError(
                 f"for_each_epoch must be a function (dataframe, epoch_id), got {self.for_each_epoch!r}."
             )
+        if self.mark_complete is not None and not callable(self.mark_complete):
+            raise UsageError(
+                f"mark_complete must be a function (complete_until, record), got {self.mark_complete!r}: only the "
+                "program knows the target. Pass a function that writes the time there, or ask the checkpoint (penstock "
+                "wait)."
+            )
         require_extra("parquet", "pyarrow")
         publish = PublishEpochs(
-            SparkFunctionTarget(self.for_each_epoch, self.layout),
+            SparkFunctionTarget(self.for_each_epoch, self.layout, self.mark_complete),
             SparkRows(self.images, self.layout),
             shards=self.shards,
             roll_seconds=self.roll_seconds,

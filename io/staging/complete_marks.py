@@ -52,6 +52,12 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
         return parse_timestamp(self.complete_until) // 1000
 
     @property
+    def until(self) -> datetime:
+        """The time, in UTC."""
+        # Exact, which a number of seconds as a float is not.
+        return _EPOCH + timedelta(microseconds=self.until_us)
+
+    @property
     def encoded(self) -> bytes:
         """The mark as JSON."""
         return msgspec.json.encode(self)
@@ -65,13 +71,11 @@ def complete_times(marks: Iterable[Mark]) -> dict[str, datetime]:
 
     A pipeline may have several sinks with one target, which is complete when all of them are.
     """
-    by_sink: dict[tuple[str, str], int] = {}
+    by_sink: dict[tuple[str, str], datetime] = {}
     for mark in marks:
-        by_sink.setdefault((mark.job, mark.sink), mark.until_us)
+        by_sink.setdefault((mark.job, mark.sink), mark.until)
     times: dict[str, datetime] = {}
-    for (job, _), until_us in by_sink.items():
-        # Exact, which a number of seconds as a float is not.
-        until = _EPOCH + timedelta(microseconds=until_us)
+    for (job, _), until in by_sink.items():
         times[job] = min(until, times.get(job, until))
     return times
 

@@ -10,12 +10,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1 import types
 
-from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
 from penstock.event.schema_policies import EVOLVE
-from penstock.io.bigquery import WriteToBigQuery
 from penstock.io.bigquery.clients import write_client
 from penstock.io.bigquery.errors import BigQueryTargetError
 from penstock.io.bigquery.target import BigQueryTarget
@@ -160,6 +159,37 @@ def test_the_time_until_which_a_log_is_complete_moves_on_and_never_back(emulator
     assert SendBatchesFn(connector_of(log.target), "one", None).mark_seconds == 60
 
 
-def test_tables_of_the_current_state_have_no_time() -> None:
-    with pytest.raises(UsageError, match="mark_complete needs mode=log, got mode=current"):
-        WriteToBigQuery(project="p", dataset="d", mode="current", mark_complete=True)
+@pytest.mark.parametrize("staleness", [0, 900])
+def test_the_time_of_current_tables_counts_when_no_query_sees_less(
+    staleness: int, emulator: BigQueryEmulator
+) -> None:
+    options = {"mode": "current", "mark_complete": True, "max_staleness_seconds": staleness}
+    current = Dataset(emulator, **options).create()
+
+    def mark(record: int, until_us: int) -> None:
+        SendBatchesFn(connector_of(current.target), "one", None).mark_complete("job", record, until_us)
+
+    noon_us = 1_769_860_800_000_000
+    mark(10, noon_us)
+    mark(11, noon_us + 1)
+    # A driver that was paused wakes up.
+    mark(9, noon_us - 1)
+    marks = "{d}.penstock_complete_current"
+    newest = f"SELECT UNIX_MICROS(MAX(complete_until)) FROM {marks} WHERE counts_from <= CURRENT_TIMESTAMP()"
+    assert current.query(newest) == [(None if staleness else noon_us + 1,)]
+    # Times below the one that counts are forgotten.
+    assert current.query(f"SELECT COUNT(*) FROM {marks}") == [(3 if staleness else 1,)]
+    later = f"SELECT COUNT(*) FROM {marks} WHERE counts_from > TIMESTAMP_ADD(CURRENT_TIMESTAMP(), INTERVAL 800 SECOND)"
+    assert current.query(later) == [(3 if staleness else 0,)]
+
+
+def test_a_table_whose_answers_may_be_older_than_the_times_say_is_refused(
+    emulator: BigQueryEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = Dataset(emulator, mode="current", mark_complete=True, max_staleness_seconds=60).create()
+    # The emulator does not keep the property.
+    monkeypatch.setattr(bigquery.Table, "max_staleness", property(lambda _: "0-0 0 0:1:1", lambda *_: None))
+    with pytest.raises(
+        BigQueryTargetError, match="max_staleness 0-0 0 0:1:1, and max_staleness_seconds is 60"
+    ):
+        current.deliver([typed_event(1)], 1)

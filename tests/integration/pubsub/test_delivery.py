@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 from google.cloud import pubsub_v1
 
+from penstock.compat import UTC
+from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, TableSchema
-from penstock.io.pubsub import sender
+from penstock.io.pubsub import CompleteTimes, WriteToPubSub, sender
 from penstock.io.pubsub.errors import PubSubTargetError
 from penstock.io.pubsub.target import PubSubTarget
 from penstock.io.pubsub.write import connector_of
 from penstock.io.staging.delivery import Delivery, RefusalError, Sent, TargetUnavailableError
+from penstock.io.staging.send import SendBatchesFn
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock_emulators.pubsub import PubSubEmulator
 from tests.support.changing_table import SCHEMA, changed_table
@@ -24,6 +28,8 @@ pytestmark = [pytest.mark.pubsub, pytest.mark.slow]
 
 PROJECT = "penstock-tests"
 WITH_TEXT = TableSchema((*SCHEMA.columns, Column("t", ColumnType(Kind.STRING))))
+NOON_US = 1_769_860_800_000_000
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 _NUMBERS = itertools.count()
 
 
@@ -124,6 +130,51 @@ def test_missing_topic_is_an_error_unless_topics_are_created(emulator: PubSubEmu
     with pytest.raises(PubSubTargetError, match="create_topics=True"):
         connector_of(Topic().target).check()
     connector_of(Topic(create_topics=True).target).check()
+
+
+def mark(topic: Topic, record: int, until_us: int, sink: str = "one", job: str = "job") -> None:
+    """Send a mark as another process does."""
+    SendBatchesFn(connector_of(topic.target), sink, None).mark_complete(job, record, until_us)
+
+
+def test_the_messages_say_until_when_the_topics_are_complete_in_any_order(emulator: PubSubEmulator) -> None:
+    marks = Topic()
+    marks.create()
+    data = Topic(mark_complete=True, complete_topic=marks.name, create_topics=True)
+    connector_of(data.target).check()
+    mark(data, 10, NOON_US)
+    mark(data, 12, NOON_US + 2)
+    # A driver that was paused wakes up.
+    mark(data, 11, NOON_US + 1)
+    mark(data, 10, NOON_US + 1, "two")
+    mark(data, 10, NOON_US + 5, "one", "other")
+    messages = marks.messages(5)
+    assert {each.attributes["penstock_id"] for each in messages} >= {"one/job/10", "two/job/10"}
+    assert {each.attributes["penstock_complete_until"] for each in messages} >= {
+        "2026-01-31T12:00:00.000000000Z"
+    }
+    for order in itertools.permutations(messages):
+        times = CompleteTimes()
+        for message in order:
+            times.add(message.data)
+        assert times.complete_until() == {
+            "job": NOON + timedelta(microseconds=1),
+            "other": NOON + timedelta(microseconds=5),
+        }
+
+
+def test_the_check_looks_for_the_topic_of_the_marks(emulator: PubSubEmulator) -> None:
+    topic = Topic(mark_complete=True, complete_topic="marks-of-nobody")
+    topic.create()
+    with pytest.raises(PubSubTargetError, match="topics/marks-of-nobody does not exist"):
+        connector_of(topic.target).check()
+
+
+def test_a_mark_is_no_message_of_the_data() -> None:
+    with pytest.raises(UsageError, match="complete_topic must be another topic"):
+        WriteToPubSub(
+            project="p", topic="t", format=DebeziumFormat("s"), mark_complete=True, complete_topic="t"
+        )
 
 
 @pytest.mark.parametrize("ordering", [True, False])

@@ -26,6 +26,7 @@ from penstock.io.bigquery.errors import (
 from penstock.io.bigquery.log_rows import LEDGER
 from penstock.io.bigquery.rows import RowLayout
 from penstock.io.bigquery.services import DEFAULT_STREAM, LedgerRow, Successor
+from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import TargetUnavailableError
 
 _Result = TypeVar("_Result")
@@ -54,6 +55,11 @@ class BigQuery:
     streams: dict[str, Stream] = field(default_factory=dict)
     successors: dict[tuple[str, str, str], Successor] = field(default_factory=dict)
     schemas: dict[str, dict[str, Field]] = field(default_factory=dict)
+    now: float = 0.0
+    appended: dict[str, list[float]] = field(default_factory=dict)
+    """When each row of a table was appended."""
+    marks: list[tuple[Mark, float]] = field(default_factory=list)
+    """Marks of the mode current, each with the time from which it counts."""
     _names: Any = field(default_factory=count)
 
     def create_stream(self, table: str) -> str:
@@ -80,6 +86,27 @@ class BigQuery:
         if found is not None:
             found.rows += len(rows)
         self.tables.setdefault(table, []).extend(rows)
+        self.appended.setdefault(table, []).extend([self.now] * len(rows))
+
+    def changes_seen(self, table: str, staleness: float) -> list[Row]:
+        """Return the changes that a query sees now, if BigQuery has applied no later ones than `max_staleness` asks."""
+        times = self.appended.get(table, [])
+        return [
+            row
+            for row, at in zip(self.tables.get(table, []), times, strict=True)
+            if at <= self.now - staleness
+        ]
+
+    def mark_current(self, mark: Mark, staleness: float) -> None:
+        """Note a mark, and forget those that change no answer any more."""
+        self.marks.append((mark, self.now + staleness))
+        until = self.until_us(mark.job, mark.sink)
+        self.marks = [each for each in self.marks if each[0].sink != mark.sink or each[0].until_us >= until]
+
+    def until_us(self, job: str, sink: str) -> int:
+        """Return the time that the query of docs/sinks/bigquery.md gives now; 0: none."""
+        of_sink = (each for each in self.marks if (each[0].job, each[0].sink) == (job, sink))
+        return max((mark.until_us for mark, counts_from in of_sink if counts_from <= self.now), default=0)
 
     def end(self, stream: str, why: str) -> None:
         self.streams[stream].ended = why
@@ -150,6 +177,9 @@ class Process:
 
         found: list[LedgerRow] = self.request(last)
         return found
+
+    def mark_current(self, mark: Mark, staleness_seconds: int) -> None:
+        self.request(lambda: self.service.mark_current(mark, staleness_seconds))
 
     def batch_indexes(self, table: str, writer: str, epoch: int) -> list[int]:
         def indexes() -> list[int]:

@@ -10,6 +10,7 @@ import pytest
 from penstock.event import ColumnType, Kind, Op, TableSchema
 from penstock.io.bigquery.errors import BigQueryTargetError
 from penstock.io.bigquery.replica_sender import ReplicaSender
+from penstock.io.bigquery.sequence import sequence_number
 from penstock.io.bigquery.target import BigQueryTarget
 from penstock.io.postgres import messages as m
 from penstock.io.postgres.catalog import describe
@@ -54,6 +55,37 @@ def test_batches_that_are_lost_repeated_or_late_give_the_rows_of_the_source(seed
             late = rng.randrange(epoch + 1)
             sender_of(service).send(Delivery("s", "j", 0, 1, 1, late), batches[late])
     assert rows_of(service) == table.rows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_query_that_begins_after_a_time_counts_sees_every_change_before_it(seed: int) -> None:
+    rng = random.Random(seed)
+    table, service, records, seen = (
+        ChangingTable(seed, partial=False, truncates=False),
+        BigQuery(),
+        [(1, 0)],
+        0,
+    )
+    for epoch in range(2, 40):
+        begin = len(table.events)
+        table.statement()
+        # The number of the first event that is not sent stands for the time.
+        sender_of(service).send(Delivery("s", "j", 0, 1, 1, epoch), table.events[begin:])
+        records.append((epoch, len(table.events)))
+        # At times a driver that was paused repeats an old mark.
+        record, until_us = records[-1] if rng.random() < 0.7 else rng.choice(records)
+        sender_of(service).mark_complete("j", "s", record, until_us)
+        service.now += rng.choice((0, 60, 400, 1000))
+        until, before = service.until_us("j", "s"), seen
+        seen = until
+        assert until >= before
+        versions = {row["_CHANGE_SEQUENCE_NUMBER"] for row in service.changes_seen("orders", 900)}
+        assert {sequence_number(event.version) for event in table.events[:until]} <= versions
+    service.now += 900
+    sender_of(service).mark_complete("j", "s", 99, len(table.events))
+    assert len(service.marks) == 2
+    service.now += 900
+    assert service.until_us("j", "s") == len(table.events)
 
 
 def test_a_row_with_columns_that_were_not_sent_is_refused_and_the_others_flow() -> None:

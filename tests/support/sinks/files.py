@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +115,21 @@ class ToParquet:
         example("to_parquet", LAKE=self.lake)(dataframe, epoch_id)
 
 
+@dataclass(frozen=True)
+class SayComplete:
+    """The function `say_complete` of the page of the sink, as a value that can be pickled."""
+
+    lake: str
+
+    def __call__(self, complete_until: datetime, record: int) -> None:
+        example("say_complete", LAKE=self.lake)(complete_until, record)
+
+
 class Spark(TargetUnderTest):
     """A function of a DataFrame that writes Parquet, one folder for each id."""
 
     error_outputs = ("spark",)
+    marked = "spark"
     has_ledger = False
 
     def create(self, place: str) -> None:
@@ -130,7 +142,12 @@ class Spark(TargetUnderTest):
     def write(events: beam.PCollection[ChangeEvent], *, error_output: bool = True, **options: Any) -> Refused:
         from penstock.io.spark import WriteToSpark
 
-        sink = WriteToSpark(ToParquet(options["lake"]), shards=2, roll_seconds=options.get("roll_seconds", 0))
+        sink = WriteToSpark(
+            ToParquet(options["lake"]),
+            mark_complete=SayComplete(options["lake"]),
+            shards=2,
+            roll_seconds=options.get("roll_seconds", 0),
+        )
         return apply(events, "spark", sink, error_output)
 
     def carry(self, patch: pytest.MonkeyPatch) -> None:
@@ -140,7 +157,11 @@ class Spark(TargetUnderTest):
         # The function has begun to write, and has not renamed the folder.
         return FileAppears(self._lake, ".attempt-*")
 
-    def faults(self, truth: Truth) -> list[str]:
+    def complete(self) -> dict[str, datetime]:
+        marks = sorted(self._lake.glob("_complete/[0-9]*"))
+        return {"job": datetime.fromisoformat(marks[-1].read_text())} if marks else {}
+
+    def log(self) -> list[tuple[str, int, int]]:
         import duckdb
 
         rows = duckdb.sql(
@@ -148,8 +169,10 @@ class Spark(TargetUnderTest):
             f"from read_parquet('{self._lake}/epoch=*/*.parquet', hive_partitioning=true) "
             "order by epoch, metadata.version"
         ).fetchall()
-        entries = [(*json.loads(key).values(), time) for key, time in rows]
-        return log_faults("Spark", entries, truth)
+        return [(*json.loads(key).values(), time) for key, time in rows]
+
+    def faults(self, truth: Truth) -> list[str]:
+        return log_faults("Spark", self.log(), truth)
 
     def figures(self) -> dict[str, Any]:
         return {"epochs": len(list(self._lake.glob("epoch=*")))}

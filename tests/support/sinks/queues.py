@@ -18,7 +18,7 @@ from penstock_emulators.oracle.kill import FileAppears, Moment
 from tests.support.sinks.faults import log_faults
 from tests.support.sinks.source import BAD_OWNER, Truth, owner_key
 from tests.support.sinks.target import EmulatedTarget, Options, Refused, TargetUnderTest, apply
-from tests.support.waiting import join
+from tests.support.waiting import join, wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +175,8 @@ class PubSub(EmulatedTarget):
     """A topic of Pub/Sub, whose subscription has message ordering."""
 
     error_outputs = ("pubsub",)
+    marked = "pubsub"
+    waits = True
     has_ledger = False
     _repeated = 0
     _consumer: threading.Thread | None = None
@@ -191,6 +193,8 @@ class PubSub(EmulatedTarget):
     def create(self, place: str) -> None:
         from google.cloud import pubsub_v1
 
+        from penstock.io.pubsub import CompleteTimes
+
         self._end_consumer()
         topic = self._subscriber.topic_path("penstock-tests", place)
         self._place, self._subscription = (
@@ -199,9 +203,13 @@ class PubSub(EmulatedTarget):
         )
         publisher = pubsub_v1.PublisherClient()
         publisher.create_topic(name=topic)
+        publisher.create_topic(name=f"{topic}-complete")
         publisher.transport.close()
         settings = {"name": self._subscription, "topic": topic, "enable_message_ordering": True}
         self._subscriber.create_subscription(request=settings)
+        self._marks = f"{self._subscription}-complete"
+        self._subscriber.create_subscription(name=self._marks, topic=f"{topic}-complete")
+        self._times, self._empty_pulls = CompleteTimes(), 0
         # Messages are taken during the run, because the emulator holds all others in memory.
         self._taken: list[Any] = []
         self._ended = threading.Event()
@@ -216,7 +224,14 @@ class PubSub(EmulatedTarget):
         from penstock.io.pubsub import WriteToPubSub
 
         format_ = RecordFormat(options.pop("hooks"), "pubsub", refuses_bad=True)
-        sink = WriteToPubSub(project="penstock-tests", format=format_, shards=2, **options)
+        sink = WriteToPubSub(
+            project="penstock-tests",
+            format=format_,
+            shards=2,
+            mark_complete=True,
+            complete_topic=f"{options['topic']}-complete",
+            **options,
+        )
         return apply(events, "pubsub", sink, error_output)
 
     def publishing(self) -> Moment:
@@ -250,24 +265,43 @@ class PubSub(EmulatedTarget):
     def figures(self) -> dict[str, Any]:
         return {"repeated messages": self._repeated}
 
+    def complete(self) -> dict[str, datetime]:
+        for message in self._pull(self._marks):
+            self._times.add(message.data)
+        return self._times.complete_until()
+
+    def log(self) -> list[tuple[str, int, int]]:
+        # The next two pulls without a message: the first one may have begun before this call.
+        enough = self._empty_pulls + 2
+        wait_until(lambda: self._empty_pulls >= enough, "the subscription was never empty")
+        by_id = {each.attributes["penstock_id"]: each for each in list(self._taken)}
+        return [message_entry(each.data) for each in by_id.values()]
+
     def _consume(self) -> None:
         from google.api_core import exceptions
 
         quiet, seconds = False, 5.0 if self.network is None else 0.5
         while not (quiet and self._ended.is_set()):
             try:
-                answer = self._subscriber.pull(
-                    subscription=self._subscription, max_messages=1000, timeout=seconds, retry=None
-                )
+                found = self._pull(self._subscription, seconds)
             except (exceptions.DeadlineExceeded, exceptions.ServiceUnavailable):
                 quiet = True
                 self._ended.wait(0.1)  # an emulator that is down refuses at once
                 continue
-            found = answer.received_messages
+            self._taken += found
             quiet = not found
-            self._taken += [received.message for received in found]
-            if ids := [received.ack_id for received in found]:
-                self._subscriber.acknowledge(subscription=self._subscription, ack_ids=ids)
+            if quiet:
+                self._empty_pulls += 1
+                self._ended.wait(0.1)
+
+    def _pull(self, subscription: str, seconds: float = 5.0) -> list[Any]:
+        """Return the messages that the subscription has now; [] if there are none."""
+        # Without return_immediately a pull waits for the next message, and is never empty while the pipeline runs.
+        request = {"subscription": subscription, "max_messages": 1000, "return_immediately": True}
+        answer = self._subscriber.pull(request=request, timeout=seconds, retry=None)
+        if ids := [received.ack_id for received in answer.received_messages]:
+            self._subscriber.acknowledge(subscription=subscription, ack_ids=ids)
+        return [received.message for received in answer.received_messages]
 
     def _end_consumer(self) -> None:
         """Wait until the consumer has taken all messages: one that goes on would read from the next emulator."""
