@@ -35,7 +35,7 @@ _CAPTIONS = {
     ),
     "Epochs": ("half a second of changes:", "read, transformed by Beam on", "Spark, staged but not visible"),
     "Commit": ("one atomic record: positions,", "state and output of the epoch,", "all of it or nothing"),
-    "Sinks": ("each change once,", "in commit order per key"),
+    "Sinks": ("each change once, in commit", "order per key; into Pub/Sub", "with ids that tell repeats"),
 }
 _TITLE = (
     "Changes flow from sources over the frontier, epochs and an atomic commit to sinks. After kill -9 the pipeline "

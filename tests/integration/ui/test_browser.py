@@ -12,16 +12,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.measurement import Measurement
+from penstock.runner import RemoteJob
 from penstock.runner.protocol import Coordinator
 from penstock.runner.protocol.record import WatermarkKey
 from penstock.runner.store import Checkpoint
-from penstock.runner.store.drivers import Ended
+from penstock.runner.store.drivers import Answers, DriverNotes, Ended
 from penstock.timestamps import format_timestamp
 from tests.support.played_jobs import (
     PUBLISH,
@@ -92,10 +94,28 @@ def thirty_jobs(folder: Path) -> None:
         counter("staging", "staged_records", 1008, PUBLISH),
     )
     last = {"residuals": (residual,), "watermarks": watermarks, "metrics": metrics}
-    play(folder / "orders-eu", lag=BEHIND_SECONDS, pace=1, last=last)
+    orders = play(folder / "orders-eu", lag=BEHIND_SECONDS, pace=1, last=last)
+    answer(orders, now - 12)
     lineage_log(folder / "lineage", _lineage(now))
     dead_letters(folder / "dead", HOSTILE, f"the value of {HOSTILE}.Note is too long for the column", 12)
     dead_letters(folder / "dead", "Orders", "the column Amount has no default", 3, file="2.jsonl")
+
+
+def answer(checkpoint: Checkpoint, at: float) -> None:
+    """Leave what the services answered to the driver, as a driver with metrics does."""
+    values = (
+        Measurement(
+            "penstock_retention_seconds",
+            604_800,
+            "How long the service keeps changes.",
+            "s",
+            labels=(("stream", "OrdersStream"),),
+        ),
+        Measurement("penstock_dead_letter_files", 2, "Files with dead letters that no replay has taken."),
+    )
+    last = RemoteJob.open(str(checkpoint.folder)).last()
+    assert last is not None
+    DriverNotes(checkpoint).note_answers(last.generation, Answers(at, tuple(asdict(each) for each in values)))
 
 
 def _lineage(now: float) -> list[dict[str, Any]]:
@@ -229,6 +249,19 @@ def test_the_name_of_a_table_stays_text(page: Any, address: str) -> None:
     assert "The oldest letter that no replay has taken is of 2026-01-31" in page.inner_text("main")
     assert "penstock dead-letters replay" in page.inner_text("main")
     assert "${env:MASK_KEY}" in page.inner_text("main")
+
+
+def test_a_page_of_a_job_has_the_lag_of_tables_and_what_services_said(page: Any, address: str) -> None:
+    page.goto(address)
+    page.get_by_role("link", name="orders-eu").click()
+    page.get_by_role("link", name="Tables", exact=True).click()
+    tables = page.get_by_role("table").filter(has_text="Tables with changes")
+    lag = tables.get_by_role("row").filter(has_text=HOSTILE).get_by_role("cell").last.inner_text()
+    assert re.fullmatch(r"\d\.\d s", lag)
+    services = page.get_by_role("table").filter(has_text="What the services answered to the driver")
+    assert services.get_by_role("row").filter(has_text="keeps changes").inner_text().endswith("168.0 h")
+    assert "OrdersStream" in services.inner_text()
+    _picture(page, "tables.png")
 
 
 def test_a_page_shows_new_commits_and_the_focus_stays(page: Any, address: str, folder: Path) -> None:
