@@ -1,12 +1,16 @@
-"""The image and the manifest: not tried, and said so; what they name exists."""
+"""The image and the manifest: not tried, and said so. Checkers find nothing wrong, and what they name exists."""
 
 from __future__ import annotations
 
 import configparser
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
+import kubernetes_validate
+import pytest
 from ruamel.yaml import YAML
 
 from penstock.cli.commands import cli
@@ -20,6 +24,19 @@ DOCKERFILE, MANIFEST = ((FOLDER / name).read_text("utf-8") for name in ("Dockerf
 def test_image_and_manifest_say_that_they_are_not_tried() -> None:
     assert "NOT TRIED" in DOCKERFILE
     assert "NOT TRIED" in MANIFEST
+
+
+def test_a_linter_has_nothing_to_say_about_the_image() -> None:
+    program = Path(sys.executable).with_name("hadolint")
+    found = subprocess.run([program, "--no-color", FOLDER / "Dockerfile"], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("version", ["1.28", "1.37"])
+def test_the_manifest_follows_the_schemas_of_kubernetes(version: str) -> None:
+    for resource in YAML(typ="safe").load_all(MANIFEST):
+        # Strict: a name that the schema does not have is an error.
+        kubernetes_validate.validate(resource, version, strict=True)
 
 
 def test_the_image_installs_extras_that_exist() -> None:
