@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.transforms.filter import FilterEvents
     from penstock.transforms.flatten import FlattenAfter
     from penstock.transforms.formats.capture import check_capture
+    from penstock.transforms.formats.change_feed import ChangeFeedFormat
     from penstock.transforms.formats.cloudevents import CloudEventsFormat
     from penstock.transforms.formats.debezium import DebeziumFormat
     from penstock.transforms.formats.dynamodb import DynamoDbFormat
@@ -67,6 +68,7 @@ __all__ = [
     "AssembledTransaction",
     "Barriers",
     "BigtableChangeLogFormat",
+    "ChangeFeedFormat",
     "CloudEventsFormat",
     "DeadLetter",
     "DeadLetters",
@@ -110,6 +112,7 @@ _HOMES = {
     "AssembledTransaction": "assemble_transactions",
     "Barriers": "virtual_timestamps",
     "BigtableChangeLogFormat": "formats.google_templates",
+    "ChangeFeedFormat": "formats.change_feed",
     "CloudEventsFormat": "formats.cloudevents",
     "DeadLetter": "dead_letters",
     "DeadLetters": "dead_letters",

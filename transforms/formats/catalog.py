@@ -103,6 +103,12 @@ CATALOG = (
         extra="cloudevents",
     ),
     FormatEntry(
+        "change_feed",
+        "rows of a change feed, as Delta's and Spark's",
+        "change_feed:ChangeFeedFormat",
+        ("spanner", "postgres", "ydb"),
+    ),
+    FormatEntry(
         "bigquery",
         "rows of the changelog tables of Google's Spanner template",
         "google_templates:SpannerBigQueryFormat",

@@ -16,14 +16,14 @@ An update whose old values the source does not send has no update_preimage. A ro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UsageError
 from penstock.event.arrow import arrow_array, arrow_type
-from penstock.event.model import ChangeEvent, Image, Op, TableSchema
+from penstock.event.feed_rows import FeedRow, check_feed_names, feed_rows
+from penstock.event.model import ChangeEvent, TableSchema
 from penstock.event.plain_types import plain_images, plain_schema
 from penstock.event.replica import encode_version
 
@@ -35,14 +35,6 @@ CHANGE_COLUMNS = pa.schema(
         pa.field("_not_sent", pa.list_(pa.string()), nullable=False),
     ]
 )
-_INSERTS = (Op.CREATE, Op.READ)
-
-
-class _Row(NamedTuple):
-    image: Image
-    change_type: str
-    event: ChangeEvent
-    not_sent: list[str]
 
 
 def change_feed_schema(schema: TableSchema, table: str) -> pa.Schema:
@@ -51,12 +43,7 @@ def change_feed_schema(schema: TableSchema, table: str) -> pa.Schema:
     Raises:
         UsageError: the table has a column with a name of the change feed.
     """
-    taken = {name.lower() for name in schema.names} & set(CHANGE_COLUMNS.names)
-    if taken:
-        raise UsageError(
-            f"{table} has the column {', '.join(sorted(taken))}, a name that the change feed uses: read the stream "
-            "without the option table"
-        )
+    check_feed_names(schema, table)
     return pa.schema([*rows_schema(schema), *CHANGE_COLUMNS])
 
 
@@ -67,9 +54,9 @@ def change_feed(events: Sequence[ChangeEvent], schema: TableSchema, *, leaves_ou
 
     Raises:
         UsageError: an event has a column that the DataFrame does not have, and it is not left out.
-        UnwritableError: a value that its column cannot hold; the message names the column.
+        UnwritableError: a value that its column cannot hold, or a change that no row can show; the message names it.
     """
-    rows = [row for event in events for row in _rows(event)]
+    rows = [row for event in events for row in _plain_rows(event)]
     known = set(schema.names)
     for event in () if leaves_out else events:
         _check_columns(event, known)
@@ -78,21 +65,21 @@ def change_feed(events: Sequence[ChangeEvent], schema: TableSchema, *, leaves_ou
             arrow_array(
                 column.name,
                 column.type,
-                [row.image.get(column.name) for row in rows],
+                [row.image.get(column.name) for row, _ in rows],
                 "us",
-                rows[0].event.source,
+                events[0].source,
             )
             for column in plain_schema(schema)
         ]
         if rows
         else [pa.array([], arrow_type(column.type, "us")) for column in plain_schema(schema)]
     )
-    times = pa.array([row.event.timestamp // 1000 for row in rows], pa.int64())
+    times = pa.array([event.timestamp // 1000 for _, event in rows], pa.int64())
     arrays += [
-        pa.array([row.change_type for row in rows], pa.string()),
-        pa.array([encode_version(row.event.version) for row in rows], pa.string()),
+        pa.array([row.change_type for row, _ in rows], pa.string()),
+        pa.array([encode_version(event.version) for _, event in rows], pa.string()),
         times.cast(pa.timestamp("us", "UTC")),
-        pa.array([row.not_sent for row in rows], pa.list_(pa.string())),
+        pa.array([row.not_sent for row, _ in rows], pa.list_(pa.string())),
     ]
     names = [*schema.names, *CHANGE_COLUMNS.names]
     return pa.Table.from_arrays(arrays, names=names)
@@ -110,24 +97,9 @@ def _check_columns(event: ChangeEvent, known: set[str]) -> None:
             )
 
 
-def _rows(event: ChangeEvent) -> Iterator[_Row]:
-    plain = plain_images(event.schema)
-
-    def row(image: Image | None, change_type: str) -> _Row:
-        sent = image or {}
-        not_sent = [name for name in event.schema.names if name not in sent]
-        return _Row(plain(sent) or {}, change_type, event, not_sent)
-
-    if event.op in _INSERTS:
-        yield row(event.after, "insert")
-    elif event.op is Op.UPDATE:
-        if event.before is not None:
-            yield row(event.before, "update_preimage")
-        yield row(event.after, "update_postimage")
-    elif event.op is Op.DELETE:
-        yield row(event.key if event.before is None else event.before, "delete")
-    elif event.op is Op.TRUNCATE:
-        yield _Row({}, "truncate", event, [])
+def _plain_rows(event: ChangeEvent) -> Iterator[tuple[FeedRow, ChangeEvent]]:
+    to_plain = plain_images(event.schema)
+    return ((row._replace(image=to_plain(row.image) or {}), event) for row in feed_rows(event))
 
 
 def rows_schema(schema: TableSchema) -> pa.Schema:

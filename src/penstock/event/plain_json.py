@@ -20,7 +20,8 @@ from penstock.event.model import Image, TableSchema
 from penstock.event.plain_types import plain_images, plain_schema
 
 _EPOCH, _DAY_ZERO = datetime(1970, 1, 1), date(1970, 1, 1)
-_encode = msgspec.json.Encoder(decimal_format="string", uuid_format="canonical").encode
+encode_json = msgspec.json.Encoder(decimal_format="string", uuid_format="canonical").encode
+"""Encodes what `json_values` returns."""
 
 
 def image_json(schema: TableSchema, image: Image | None, *, nanoseconds: bool = False) -> str | None:
@@ -33,13 +34,17 @@ def image_json(schema: TableSchema, image: Image | None, *, nanoseconds: bool = 
     """
     if image is None:
         return None
+    return encode_json(json_values(schema, image, nanoseconds=nanoseconds)).decode()
+
+
+def json_values(schema: TableSchema, image: Image, *, nanoseconds: bool = False) -> dict[str, Any]:
+    """Return the columns of an image as values for `encode_json`; see `image_json`."""
     plain = plain_images(schema)(image) or {}
     rules = _rules(schema, nanoseconds)
-    converted = {
+    return {
         name: rules[name](value) if value is not None and name in rules else value
         for name, value in plain.items()
     }
-    return _encode(converted).decode()
 
 
 @lru_cache(maxsize=4096)

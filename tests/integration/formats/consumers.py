@@ -187,6 +187,49 @@ def _ydb_value(kind: str, value: Any) -> Any:
     return value
 
 
+# Rows of a change feed.
+
+
+def change_feed(lines: Iterable[Line], types: Types) -> Tables:
+    """Apply the new rows; a column that was not sent keeps its value."""
+    replica = Replica()
+    for line in lines:
+        row = dict(line.content)
+        kind, version, _, not_sent = (
+            row.pop(f"_{name}") for name in ("change_type", "commit_version", "commit_timestamp", "not_sent")
+        )
+        key = row["Id"]
+        replica.first((line.table, key, version, kind))
+        if kind == "delete":
+            replica.remove(line.table, key)
+        elif kind == "update_preimage":
+            assert key in replica.tables[line.table], "the old row of a row that was not there"
+        else:
+            sent = {name: value for name, value in row.items() if name not in not_sent}
+            partial = kind == "update_postimage"
+            replica.put(line.table, key, _values(_feed_value, types, sent), partial=partial)
+    return replica.tables
+
+
+def _feed_value(kind: str, value: Any) -> Any:
+    if kind.startswith("ARRAY<"):
+        return _array(kind, value, _feed_value)
+    match kind:
+        case "NUMERIC":
+            return Decimal(value).normalize()
+        case "FLOAT64":
+            return float(value)
+        case "DATE":
+            return date.fromisoformat(value)
+        case "TIMESTAMP":
+            return _time(value)
+        case "BYTES":
+            return b64decode(value)
+        case "JSON":
+            return json.loads(value)
+    return value
+
+
 # DynamoDB Streams.
 
 

@@ -56,6 +56,7 @@ CASES: dict[str, tuple[str, Callable[..., consumers.Tables], dict[str, str]]] = 
         {"format": "ydb", "ydb.mode": "NEW_AND_OLD_IMAGES", "ydb.format": "DEBEZIUM_JSON"},
     ),
     "dynamodb": (WHOLE, consumers.dynamodb, {"format": "dynamodb"}),
+    "change-feed": (OLD_AND_NEW, consumers.change_feed, {"format": "change_feed"}),
     "cloudevents": (
         OLD_AND_NEW,
         consumers.cloudevents,

@@ -48,7 +48,11 @@ storage: {folder}/storage
 libraries:
   - glob:
       include: transformations/**
+configuration:
+  spark.sql.pipelines.maxFlowRetryAttempts: "40"
+  spark.sql.pipelines.execution.watchdog.maxRetryTime: "5"
 """
+"""A flow is tried again: Spark waits ten seconds for the process of a Python source, which may start later."""
 COLUMNS = (
     "Id int, Value string, _change_type string, _commit_version string, _commit_timestamp timestamp, "
     "_not_sent array<string>"

@@ -25,6 +25,7 @@ from penstock.event import (
 )
 from penstock.transforms import (
     BigtableChangeLogFormat,
+    ChangeFeedFormat,
     CloudEventsFormat,
     DebeziumFormat,
     DynamoDbFormat,
@@ -112,6 +113,7 @@ MADE = {
         YdbFormat("feed", mode="NEW_AND_OLD_IMAGES", format="DEBEZIUM_JSON"),
     )
     | {(FEED.barrier("Orders", AT).value or b"").decode()},
+    "change-feed.md": made_by(ChangeFeedFormat()),
     "dynamodb.md": made_by(DynamoDbFormat(aws_region="eu-west-1")),
     "cloudevents.md": made_by(CloudEventsFormat(FEED)),
     "google-templates.md": made_by(SpannerBigQueryFormat())
