@@ -47,6 +47,7 @@ ABOUT = {
     "snapshot-histories-*": ("io/change_streams", "io/{}", "tests/property/change_streams"),
     "spanner-*": (*READER, "io/spanner", "tests/integration/spanner", "tests/simulation/spanner"),
     "stateful-kills": ("runner", "tests/simulation/runner/test_flat.py"),
+    "table-kills": (*SINK, "io/columnar", "io/delta", "io/iceberg", "tests/integration/sinks"),
     "transfers-*": (*READER, "io/spanner", "transforms", "tests/integration/transforms"),
     "two-drivers": ("runner", "io/staging", "io/files", "tests/integration/files"),
     "versions": EVERYTHING,

@@ -15,11 +15,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
 from typing_extensions import Self
 
+from penstock.runner import RemoteJob
 from penstock_emulators.oracle.kill import (
     POLL_SECONDS,
     After,
@@ -31,8 +33,9 @@ from penstock_emulators.oracle.kill import (
 )
 from tests.support.sinks import TargetUnderTest
 from tests.support.sinks.source import PER_SECOND
+from tests.support.waiting import RUN_PATIENCE_SECONDS, drain
 
-ALL, DRIVER, EXECUTOR, WORKER = "all processes", "driver", "executor", "worker"
+ALL, DRIVER, EXECUTOR, JVM, WORKER = "all processes", "driver", "executor", "JVM of the driver", "worker"
 ZOMBIE, OUTAGE = "zombie", "outage"
 OUTAGE_SECONDS = 20.0
 COMMITS_OF_THE_SUCCESSOR = 4
@@ -116,6 +119,7 @@ class Disturbed:
             ALL: self._kill_all,
             DRIVER: self._kill_driver,
             EXECUTOR: lambda: self._kill_one("CoarseGrainedExecutorBackend"),
+            JVM: self._kill_jvm,
             WORKER: lambda: self._kill_one("-m penstock.runner.daemon"),
             ZOMBIE: self._pause_and_succeed,
             OUTAGE: lambda: self._outage(self.targets[each.target]),
@@ -132,6 +136,13 @@ class Disturbed:
         status = run.wait(PATIENCE_SECONDS + end / 20)
         assert status == 0, self._story(f"the pipeline ended with status {status}")
         return end
+
+    def drain_at(self, until: datetime) -> None:
+        """Wait until every target has all changes before a time, then drain the pipeline."""
+        job = RemoteJob.open(str(self.checkpoint))
+        complete = job.wait_until_complete(until, seconds=RUN_PATIENCE_SECONDS)
+        assert complete, self._story(f"the targets are not complete until {until}: {job.complete_until()}")
+        drain(self._running(), self.checkpoint, self.log)
 
     def _moment(self, each: Disturbance) -> Moment:
         committed = FileAppears(self.checkpoint, "records/*.record", nth=3)
@@ -185,8 +196,17 @@ class Disturbed:
         self._start()
         self.processes += 1 + self._end(old)
 
+    def _kill_jvm(self) -> None:
+        """Kill the JVM of the driver. The driver must notice it and end, with an error."""
+        old = self._running()
+        self._kill_one("org.apache.spark.deploy.SparkSubmit")
+        status = old.wait(PATIENCE_SECONDS)
+        assert status not in (0, None), self._story("the driver ended without an error")
+        self.processes += self._end(old)
+        self._start()
+
     def _kill_one(self, part: str) -> None:
-        """Kill one process of the run by a part of its command line. The run must continue.
+        """Kill one process of the run by a part of its command line.
 
         The JVM of the driver has the name of the daemon in its options, but not as a module to run.
         """

@@ -21,6 +21,7 @@ from penstock.io.delta.target import DeltaTarget
 from penstock.io.spark import WriteToSpark
 from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.table_notes import WrittenTable
+from tests.support.read_tables import session
 from tests.support.sinks.spark_examples import EVENTS, SCHEMA, FailsOnce, example, run
 from tests.unit.formats.events import event_of
 from tests.unit.tables.lakes import FORMATS, DeltaLake, IcebergLake, Lake
@@ -33,28 +34,6 @@ EVENTS_WITH_DELETE = [
     *EVENTS,
     event_of(SCHEMA, Op.DELETE, before={"id": DELETED, "name": "n19"}, timestamp=30 * 10**9),
 ]
-_DELTA = "io.delta.sql.DeltaSparkSessionExtension"
-_ICEBERG = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-
-
-def session(folder: Path, jars: str) -> SparkSession:
-    """Return a session as the page says; Delta's log is read in few tasks."""
-    settings = {
-        "spark.jars": jars,
-        "spark.ui.enabled": "false",
-        "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.sql.extensions": ",".join((_DELTA, _ICEBERG)),
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "hadoop",
-        "spark.sql.catalog.lake.warehouse": str(folder / "warehouse"),
-    }
-    builder = SparkSession.builder.master("local[2]")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 def marked_table(folder: Path) -> str:

@@ -1,71 +1,29 @@
 """Spark's own writers of Delta and Iceberg: the examples of docs/sinks/spark.md on the Spark for which their jars
-exist, and the refusal on another one.
-
-The other Spark comes from pip and the jars from Maven, once, into the user's cache.
-"""
+exist, and the refusal on another one."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock_emulators.maven import cache, fetch
 from tests.integration.sinks.table_formats import DELETED, EVENTS_WITH_DELETE
-from tools.environments import install_command
+from tests.support.table_readers import SPARK, jars, other_spark, path_with
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=120), pytest.mark.campaign]
-
-SPARK = "4.1.1"
-JARS = ("io.delta:delta-spark_4.1_2.13:4.3.1", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0")
-# Of all dependencies those that Spark does not bring itself.
-NEEDED = ("delta-", "iceberg-", "unitycatalog-client")
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def other_spark() -> Path:
-    """Return the folder of PySpark 4.1, installed if it is missing."""
-    return _made(cache() / f"pyspark-{SPARK}", _install)
-
-
-def _install(folder: Path) -> None:
-    command = install_command(sys.executable, "--no-deps", "--target", str(folder), f"pyspark=={SPARK}")
-    subprocess.run(command, check=True, timeout=600)
-
-
-def jars() -> list[Path]:
-    """Return the jars of Delta and Iceberg, downloaded if they are missing."""
-    folder = cache() / "table-jars-4.1"
-    fetch(folder, JARS)
-    return [each for each in sorted(folder.glob("*.jar")) if each.name.startswith(NEEDED)]
-
-
-def _made(folder: Path, make: Any) -> Path:
-    """Return a folder that `make` fills; made beside and renamed, so it is complete if it exists."""
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-            made = Path(beside, "made")
-            made.mkdir()
-            make(made)
-            made.rename(folder)
-    return folder
 
 
 def run_program(folder: Path, packages: list[Path], some: list[Path]) -> dict[str, Any]:
     """Run the pipeline in a process that finds `packages` first and has some jars in its session."""
-    path = os.pathsep.join(map(str, [*packages, ROOT / "src", ROOT]))
     command = [sys.executable, "-m", "tests.integration.sinks.table_formats", str(folder)]
     with (folder / "log").open("w") as log:
         subprocess.run(
             [*command, ",".join(map(str, some)), "delta,iceberg"],
-            env={**os.environ, "PYTHONPATH": path},
+            env=path_with(*packages),
             cwd=folder,
             stdout=log,
             stderr=subprocess.STDOUT,
