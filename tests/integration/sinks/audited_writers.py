@@ -64,13 +64,13 @@ def create_tables(database: Database) -> None:
 
 
 class AuditedWriters(Writers):
-    """Of a thousand transactions five empty the notes, and fifteen change their columns."""
+    """Of a thousand transactions three empty the notes, and seven change their columns."""
 
     def _transaction(self, session: psycopg.Connection[Any], draw: random.Random) -> None:
         chance = draw.random()
-        if chance < 0.005:
+        if chance < 0.003:
             session.execute("truncate notes")
-        elif chance < 0.02:
+        elif chance < 0.01:
             _change_columns(session, draw)
         elif chance < 0.2:
             _write_new_column(session, draw)
