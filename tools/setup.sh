@@ -28,10 +28,12 @@ fi
 
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 
-# Packages that are published without a wheel are built with the setuptools of the lock, not with the newest.
+# Packages that are published without a wheel are built with the setuptools of the lock, not with the newest. Spark is one:
+# 430 MB of jars, which are compressed already. To compress them again costs more than the rest of the set-up.
 with_uv() {
     [ -x "$venv/bin/uv" ] || return 1
     "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps --require-hashes \
+        --config-settings-package 'pyspark:--build-option=--compression=stored' \
         --build-constraints "$file" --requirement "$file" || return 1
     "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps --no-build-isolation $checkout
 }

@@ -143,6 +143,8 @@ def test_uv_installs_exactly_the_lock_and_then_the_checkout(tmp_path: Path) -> N
     lines = [line for line in set_up(tmp_path / "e", "run", uv="") if line.startswith("uv pip")]
     packages, checkout = lines
     assert "--no-deps --require-hashes" in packages
+    # The jars of Spark are compressed already.
+    assert "pyspark:--build-option=--compression=stored" in packages
     assert packages.endswith("--requirement requirements/run.txt")
     assert checkout.endswith("--no-deps --no-build-isolation --editable . --editable ./emulators")
 
