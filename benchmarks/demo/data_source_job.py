@@ -15,7 +15,7 @@ from typing import Any
 from penstock.runner.spark.java import find_java
 from penstock.spark import register
 
-START_ATTEMPTS = 5
+START_ATTEMPTS = 40
 _LATE = "failed to connect back"
 """Spark waits ten seconds for the process of a Python source. On a machine with many more processes than cores its
 imports take longer."""
