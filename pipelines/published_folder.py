@@ -30,9 +30,13 @@ class NoFolderError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class PublishedFolder:
-    """The published files of JSON Lines below a folder, a path or a URL. They never change; new ones are added."""
+    """The published files below a folder, a path or a URL. They never change; new ones are added.
+
+    `endings`: of the names; those of JSON Lines.
+    """
 
     folder: str
+    endings: tuple[str, ...] = _ENDINGS
 
     def files(self) -> list[str]:
         """Return the names of the files, relative to the folder, in their order.
@@ -43,17 +47,18 @@ class PublishedFolder:
         location = locate(self.folder)
         if not isinstance(location, str):
             listed = store_at(location).list_objects("")
-            return [each.name for each in listed if each.name.endswith(_ENDINGS)]
+            return [each.name for each in listed if each.name.endswith(self.endings)]
         folder = Path(location)
         if not folder.is_dir():
             raise NoFolderError(f"there is no folder {folder}: check the name")
         return [
             path.relative_to(folder).as_posix()
             for path in sorted(folder.rglob("*"))
-            if path.name.endswith(_ENDINGS) and not path.name.startswith(".")
+            if path.name.endswith(self.endings) and not path.name.startswith(".")
         ]
 
-    def _read(self, file: str) -> bytes:
+    def read(self, file: str) -> bytes:
+        """Return the content of a file."""
         location = locate(self.folder)
         return (
             Path(location, file).read_bytes() if isinstance(location, str) else store_at(location).read(file)
@@ -65,7 +70,7 @@ class PublishedFolder:
         Raises:
             UsageError: a line is not JSON.
         """
-        data = self._read(file)
+        data = self.read(file)
         text = gzip.decompress(data) if file.endswith(".gz") else data
         for number, line in enumerate(text.splitlines(), 1):
             try:

@@ -7,7 +7,10 @@
     keys             keys as text, and digests of rows; pure
     source           rows of the source, as the events that the pipeline makes of them
     sql_table        a replica in PostgreSQL
+    columnar_rows    rows in the form of sinks with columns
     columnar_table   a replica in Delta or Iceberg
+    parquet_files    the rows of Parquet files, whose changes are replayed
+    replay           the row after changes in any order; pure
     job              the tables of a job, and their comparison
 
 **How.** First both sides are read once, at different times, and the keys with unequal rows are kept: the *suspects*.
@@ -36,6 +39,9 @@ If the target has neither a row nor a tombstone of k, no change of k has been ap
 TRUNCATE, or by the age of the tombstone. The difference is real if S sees the newest TRUNCATE that the target has
 applied (in PostgreSQL a reader's lock and a TRUNCATE exclude each other, so its position in the log tells), and if the
 round took less time than tombstones are kept.
+
+A row of files is the result of all of its changes that are published. Files of a key are published in the order of its
+changes, so these are its changes up to the newest one, as above. Nothing removes tombstones.
 
 A row without a version of Penstock was not written by a change, so it is compared as it is.
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from hashlib import sha256
+from math import inf
 from typing import Any, NamedTuple
 
 from penstock.errors import UsageError
 from penstock.event.model import Source, TableSchema
 from penstock.io.columnar.replica import table_name
-from penstock.io.staging.names import sink_name
+from penstock.io.staging.names import folder_name, sink_name
 from penstock.pipelines.sinks import SINKS
 from penstock.pipelines.source_to_sink import WRITE, endpoints
 from penstock.pipelines.sources import SOURCES
@@ -25,7 +26,7 @@ from penstock.verify.rounds import Finding, Kind, Wait, findings
 from penstock.verify.source import PostgresSystem, SourceTable, SpannerSystem, System
 
 ROUNDS = 10
-_TARGETS = ("postgresql", "delta", "iceberg")
+_TARGETS = ("postgresql", "delta", "iceberg", "parquet")
 _SYSTEMS: Mapping[str, Callable[[], System]] = {
     "postgres": PostgresSystem,
     "spanner": SpannerSystem,
@@ -36,8 +37,13 @@ _WHY_NO_SOURCE = {
 }
 _FILTERS = ("where", "operations", "without_tags", "mod_types", "exclude_transaction_tags")
 """Parameters that leave out changes of a row, and not whole rows."""
-_WHY_NO_TARGET = (
-    "it has no current rows that can be read by their keys: only PostgreSQL, Delta and Iceberg have them"
+_WHY_NO_TARGET = {
+    "files": "its lines have another form in each format, and not all have versions. Parquet files are replayed",
+    "avro": "its files are not replayed. Parquet files are",
+}
+_NO_ROWS = (
+    "it has no current rows that can be read by their keys: only PostgreSQL, Delta and Iceberg have them, and "
+    "Parquet files are replayed"
 )
 
 _KEYS_IN_REQUEST = 1_000
@@ -239,7 +245,7 @@ def check_job(source: str, sink: str, parameters: Mapping[str, Any]) -> None:
     if source not in _SYSTEMS:
         raise UsageError(f"{source}-to-{sink} cannot be compared: {_WHY_NO_SOURCE[source]}")
     if sink not in _TARGETS:
-        raise UsageError(f"{source}-to-{sink} cannot be compared: {_WHY_NO_TARGET}")
+        raise UsageError(f"{source}-to-{sink} cannot be compared: {_WHY_NO_TARGET.get(sink, _NO_ROWS)}")
     if (mode := parameters.get("mode", "current")) != "current":
         raise UsageError(
             f"a target with mode={mode} has versions of rows: only mode=current has a row for each row"
@@ -300,7 +306,9 @@ def prepared(
     stack.callback(reader.close)
     system = _SYSTEMS[source]()
     budget = RowBudget(rows_per_second)
-    make_target = _target_maker(write.target, sink, job, stack)
+    make_target = (
+        _files_maker(write, stack) if sink == "parquet" else _target_maker(write.target, sink, job, stack)
+    )
     database = getattr(transform.stream, "database", "")
     tables = []
     for each in chosen:
@@ -309,7 +317,9 @@ def prepared(
         if (schema := rows.open()) is not None:
             tables.append(_Table(rows, target, schema, str(target.name)))
     identity = _identity(source, sink, parameters, job)
-    return Comparison(tables, write.target.tombstone_seconds, folder or DigestFolder(None), identity)
+    # Files keep all changes.
+    tombstone_seconds = inf if sink == "parquet" else write.target.tombstone_seconds
+    return Comparison(tables, tombstone_seconds, folder or DigestFolder(None), identity)
 
 
 def _identity(source: str, sink: str, parameters: Mapping[str, Any], job: str) -> str:
@@ -319,6 +329,13 @@ def _identity(source: str, sink: str, parameters: Mapping[str, Any], job: str) -
     shown = {name: value for name, value in parameters.items() if name not in secrets}
     text = json.dumps([source, sink, job, sorted(shown.items())], default=repr)
     return sha256(text.encode()).hexdigest()
+
+
+def _files_maker(write: Any, stack: ExitStack) -> Callable[[Source], Any]:
+    """Return what opens the files of a table of the source."""
+    from penstock.verify.parquet_files import ParquetFiles
+
+    return lambda source: ParquetFiles(str(write.output), folder_name(source.qualified_table), stack)
 
 
 def _target_maker(target: Any, sink: str, job: str, stack: ExitStack) -> Callable[[Source], Any]:

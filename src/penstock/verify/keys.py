@@ -29,13 +29,14 @@ _INTEGERS = frozenset(
 NO_KEY = "null"
 """Stands for the key of rows of a target that have none: another program has written them."""
 
-_encode = msgspec.msgpack.Encoder(enc_hook=_enc_hook, decimal_format="string").encode
+encode_values = msgspec.msgpack.Encoder(enc_hook=_enc_hook, decimal_format="string").encode
+"""Returns the bytes that equal values of rows share. What they decode to has the same bytes."""
 _decode = msgspec.json.Decoder().decode
 
 
 def row_digest(values: Iterable[Any]) -> bytes:
     """Return 16 bytes that rows with equal values share."""
-    return blake2b(_encode(list(values)), digest_size=16).digest()
+    return blake2b(encode_values(list(values)), digest_size=16).digest()
 
 
 def key_values(schema: TableSchema, key: str) -> list[Any]:

@@ -185,6 +185,13 @@ def test_a_job_that_does_not_go_on_is_refused(run: Run, state: dict[str, Any], t
     [
         (
             {"template": "postgres-to-files", "parameters": {"output": "/data", "target_dsn": ""}},
+            "Parquet files are replayed",
+        ),
+        (
+            {
+                "template": "postgres-to-kafka",
+                "parameters": {"bootstrap_servers": "broker", "target_dsn": ""},
+            },
             "only PostgreSQL, Delta and Iceberg",
         ),
         ({"parameters": {"mode": "log"}}, "only mode=current"),

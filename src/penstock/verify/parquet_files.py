@@ -1,0 +1,198 @@
+"""The rows that the Parquet files of a table give when their changes are replayed. Needs pyarrow.
+
+The rows are in a temporary file of SQLite. Published files never change, so a look reads those that are new.
+"""
+
+from __future__ import annotations
+
+import io
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet
+
+from penstock.errors import UsageError
+from penstock.event.column_types import Kind
+from penstock.event.model import ChangeEvent, Column, Op, TableSchema
+from penstock.event.plain_types import plain_schema
+from penstock.event.replica import decode_version
+from penstock.io.columnar.arrow_rows import rows_of_arrow
+from penstock.io.columnar.table_rows import key_text
+from penstock.pipelines.published_folder import NoFolderError, PublishedFolder
+from penstock.verify.columnar_rows import ColumnarRows
+from penstock.verify.keys import encode_values
+from penstock.verify.replay import ReplayedRow, folded
+from penstock.verify.rounds import Look, StoredRow
+
+_PART = 5_000
+_KEYS_IN_QUERY = 500
+_NO_KEY_TYPES = (Kind.TIME, Kind.INTERVAL)
+"""Types whose values are texts in files, so that a key of the file is not the key of the event."""
+_decode = msgspec.msgpack.Decoder(ReplayedRow).decode
+
+
+@dataclass(slots=True)
+class ParquetFiles(ColumnarRows):
+    """One table. `folder`: of the output, a path or a URL. `name`: of the table's folder in it."""
+
+    folder: str
+    name: str
+    stack: ExitStack
+    is_open: bool = field(default=False, init=False)
+    _schema: TableSchema = field(default=TableSchema(()), init=False)
+    _session: sqlite3.Connection | None = field(default=None, init=False)
+    _read: set[str] = field(default_factory=set, init=False)
+    _known: set[str] = field(default_factory=set, init=False)
+    """Columns of the files."""
+    _truncated: str = field(default="", init=False)
+    """The version of the newest TRUNCATE."""
+
+    def open(self, schema: TableSchema) -> bool:
+        """Replay the files, and choose the columns that are compared; return whether there are files.
+
+        Raises:
+            UsageError: the key has a type that files have as text.
+        """
+        if texts := [each.name for each in schema.key_columns if each.type.kind in _NO_KEY_TYPES]:
+            raise UsageError(
+                f"{self.name}: files have {', '.join(texts)} of the primary key as text, so a row of the source "
+                "cannot be found in them. Choose other tables with --table"
+            )
+        self._schema = schema
+        self._catch_up()
+        self.columns = [column for column in plain_schema(schema) if column.name in self._known]
+        self.left_out = [name for name in schema.names if name not in self._known]
+        self.is_open = bool(self._read)
+        return self.is_open
+
+    def fingerprints(self) -> Iterator[list[tuple[str, bytes]]]:
+        """Yield the keys and digests of all rows, in parts. Deleted rows are left out."""
+        self._catch_up()
+        found = self._rows.execute("select key, row from rows")
+        while rows := found.fetchmany(_PART):
+            replayed = ((key, _decode(row)) for key, row in rows)
+            yield [(key, self._digest(row.values)) for key, row in replayed if not row.deleted]
+
+    def look(self, rows: Mapping[str, ChangeEvent | None]) -> Look:
+        """See `penstock.verify.rounds.Target`."""
+        self._catch_up()
+        wanted = self._stored(event for event in rows.values() if event is not None)
+        stored = {
+            key: StoredRow(
+                decode_version(row.version),
+                row.deleted,
+                () if row.deleted or rows[key] is None else self._differences(wanted.get(key), row.values),
+            )
+            for key, row in self._with_keys(list(rows)).items()
+        }
+        return Look(stored, decode_version(self._truncated).order if self._truncated else None)
+
+    @property
+    def _rows(self) -> sqlite3.Connection:
+        if self._session is None:
+            place = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-verify-"))
+            session = sqlite3.connect(Path(place, "rows"), isolation_level=None)
+            self._session = self.stack.enter_context(closing(session))
+            session.execute("pragma journal_mode = off")
+            session.execute("pragma synchronous = off")
+            session.execute("create table rows (key text primary key, version text, row blob) without rowid")
+        return self._session
+
+    def _catch_up(self) -> None:
+        """Read the files that are new."""
+        published = PublishedFolder(self.folder, (".parquet",))
+        try:
+            files = [each for each in published.files() if each.startswith(f"{self.name}/")]
+        except NoFolderError:  # it is made with the first file
+            return
+        session = self._rows
+        for file in files:
+            if file not in self._read:
+                session.execute("begin")
+                self._replay(file, pyarrow.parquet.read_table(io.BytesIO(published.read(file))))
+                session.execute("commit")
+                self._read.add(file)
+
+    def _replay(self, file: str, table: pa.Table) -> None:
+        if not {"op", "metadata"} <= set(table.column_names):
+            raise UsageError(f"{file} below {self.folder} is no file of change rows: remove it")
+        ops = table.column("op").to_pylist()
+        metadata = pa.Table.from_struct_array(table.column("metadata"))
+        versions = metadata.column("version").to_pylist()
+        if Op.TRUNCATE in ops:
+            newest = max(v for op, v in zip(ops, versions, strict=True) if op == Op.TRUNCATE)
+            self._truncated = max(self._truncated, newest)
+            self._rows.execute("delete from rows where version < ?", (self._truncated,))
+        if "key" not in table.column_names:  # messages
+            return
+        images = {name: _images(table.column(name)) for name in ("key", "before", "after")}
+        self._known |= set(table.schema.field("after").type.names)
+        not_sent = metadata.column("not_sent").to_pylist()
+        changes: dict[str, ReplayedRow] = {}
+        for number, (op, version) in enumerate(zip(ops, versions, strict=True)):
+            key = images["key"][number]
+            if key is None or version < self._truncated:
+                continue
+            before, after = images["before"][number], images["after"][number]
+            text = self._key_text(key)
+            if op == Op.UPDATE and before is not None:
+                # A column that was not sent did not change.
+                old = self._key_text(
+                    {name: value if before[name] is None else before[name] for name, value in key.items()}
+                )
+                if old != text:
+                    _fold(changes, old, ReplayedRow(version, True, {}, {}))
+            missing = dict.fromkeys(not_sent[number] or (), "")
+            # The key has its canonical form, and the image has the source's.
+            image = {**(after or {}), **key}
+            values = {name: value for name, value in image.items() if name not in missing}
+            deleted = op == Op.DELETE
+            _fold(changes, text, ReplayedRow(version, deleted, {} if deleted else values, missing))
+        self._save(changes)
+
+    def _save(self, changes: dict[str, ReplayedRow]) -> None:
+        keys = list(changes)
+        for start in range(0, len(keys), _PART):
+            part = keys[start : start + _PART]
+            known = self._with_keys(part)
+            rows = ((key, folded(known.get(key), changes[key])) for key in part)
+            values = ((key, row.version, encode_values(row)) for key, row in rows)
+            self._rows.executemany("insert or replace into rows values (?, ?, ?)", values)
+
+    def _with_keys(self, keys: Sequence[str]) -> dict[str, ReplayedRow]:
+        found: dict[str, ReplayedRow] = {}
+        for start in range(0, len(keys), _KEYS_IN_QUERY):
+            part = keys[start : start + _KEYS_IN_QUERY]
+            query = f"select key, row from rows where key in ({', '.join('?' * len(part))})"
+            found |= {key: _decode(row) for key, row in self._rows.execute(query, part)}
+        return found
+
+    def _key_text(self, key: dict[str, Any]) -> str:
+        """Return the key of a file as `key_text` of the event's."""
+        columns = {column.name: column for column in self._schema.key_columns}
+        return key_text({name: _event_value(columns.get(name), value) for name, value in key.items()})
+
+
+def _event_value(column: Column | None, value: Any) -> Any:
+    # The only numbers that files have in another type.
+    return (
+        int(value) if column is not None and column.type.kind is Kind.UINT64 and value is not None else value
+    )
+
+
+def _fold(changes: dict[str, ReplayedRow], key: str, change: ReplayedRow) -> None:
+    changes[key] = folded(changes.get(key), change)
+
+
+def _images(column: Any) -> list[dict[str, Any] | None]:
+    """Return the images of a column of structs; None where an event has no such image."""
+    rows = rows_of_arrow(pa.Table.from_struct_array(column))
+    is_null: Callable[[int], bool] = column.is_null().to_pylist().__getitem__
+    return [None if is_null(number) else row for number, row in enumerate(rows)]

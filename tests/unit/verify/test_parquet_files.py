@@ -1,0 +1,159 @@
+"""Changes of files are replayed to rows, in whatever order the files come."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import ExitStack
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from penstock.errors import UsageError
+from penstock.event import ChangeEvent, Image, Kind, Op, Version
+from penstock.event.change_rows import change_rows
+from penstock.io.columnar.parquet import parquet_file
+from penstock.io.columnar.table_rows import key_text
+from penstock.verify.parquet_files import ParquetFiles
+from penstock.verify.rounds import ColumnDifference, StoredRow
+from tests.unit.formats.events import event_of, schema_of
+
+SCHEMA = schema_of({"id": Kind.UINT64, "code": Kind.BYTES}, a=Kind.DECIMAL, b=Kind.TIMESTAMP, c=Kind.JSON)
+KEYS: list[Image] = [{"id": id_, "code": b"\x00" if id_ % 2 else b"x"} for id_ in range(5)]
+EMPTY: Image = {"a": None, "b": None, "c": None}
+
+
+class History:
+    """Random changes, in their order, and the rows after them: by key version, and the row or None if it is deleted."""
+
+    def __init__(self, rng: random.Random, changes: int) -> None:
+        self.rng, self.events = rng, list[ChangeEvent]()
+        self.rows = dict[str, tuple[Version, Image | None]]()
+        self.truncated: Version | None = None
+        for number in range(1, changes + 1):
+            self.version = Version(number * 10, "tx", str(number), 0)
+            self._change()
+
+    def _change(self) -> None:
+        key, choice = self.rng.choice(KEYS), self.rng.random()
+        row = self._row(key)
+        if choice < 0.05:
+            self.truncated, self.rows = self.version, {}
+            self._add(Op.TRUNCATE, None, None, None)
+        elif row is None:
+            self._write(self.rng.choice((Op.CREATE, Op.READ)), key, None, self._values())
+        elif choice < 0.25:
+            self.rows[key_text(key)] = (self.version, None)
+            self._add(Op.DELETE, key, key, None)
+        elif choice < 0.4 and (free := [each for each in KEYS if self._row(each) is None]):
+            self.rows[key_text(key)] = (self.version, None)
+            self._write(Op.UPDATE, self.rng.choice(free), key, row)
+        else:
+            sent = self.rng.sample(list(EMPTY), self.rng.randint(1, 3))
+            values = self._values()
+            self._write(Op.UPDATE, key, None, row | {name: values[name] for name in sent}, sent)
+
+    def _write(
+        self, op: Op, key: Image, before: Image | None, values: Image, sent: Sequence[str] = tuple(EMPTY)
+    ) -> None:
+        whole = {name: values[name] for name in EMPTY}
+        self.rows[key_text(key)] = (self.version, whole)
+        self._add(op, key, before, {**key, **{name: whole[name] for name in EMPTY if name in sent}})
+
+    def _row(self, key: Image) -> Image | None:
+        return self.rows.get(key_text(key), (None, None))[1]
+
+    def _values(self) -> Image:
+        draw = self.rng.choice
+        return {
+            "a": draw((None, Decimal("1.50"), Decimal("2"))),
+            "b": draw((None, 1_670_792_400_890_000_000)),
+            "c": draw((None, "{}", '{"n": 1}')),
+        }
+
+    def _add(self, op: Op, key: Image | None, before: Image | None, after: Image | None) -> None:
+        event = event_of(SCHEMA, op, before=before, after=after or dict(KEYS[0]))
+        self.events.append(msgspec.structs.replace(event, key=key, after=after, version=self.version))
+
+
+def write(folder: Path, name: str, events: Sequence[ChangeEvent]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = change_rows(events, SCHEMA)
+    (folder / f"{name}.parquet").write_bytes(parquet_file([rows], rows.schema))
+
+
+def expected(files: ParquetFiles, history: History) -> dict[str, bytes]:
+    """Return the digests of the rows that are not deleted."""
+    present = {key: row for key, (_, row) in history.rows.items() if row is not None}
+    events = {
+        key_text(key): event_of(SCHEMA, Op.READ, after={**key, **present[key_text(key)]})
+        for key in KEYS
+        if key_text(key) in present
+    }
+    return dict(files.expected(events))
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_files_in_any_order_give_the_rows_of_their_changes(first: int, tmp_path: Path) -> None:
+    for seed in range(first, first + 50):
+        rng = random.Random(seed)
+        history = History(rng, 40)
+        events = list(history.events)
+        if seed % 2:
+            # Files of the hours of two columns do not sort by time; changes of a file are in their order.
+            cuts = sorted(rng.sample(range(1, 40), 5))
+            parts = [events[a:b] for a, b in zip([0, *cuts], [*cuts, 40], strict=True)]
+            rng.shuffle(parts)
+        else:
+            rng.shuffle(events)
+            parts = [events[:13], events[13:]]
+        folder = tmp_path / str(seed)
+        with ExitStack() as stack:
+            files = ParquetFiles(str(folder), "t", stack)
+            assert not files.open(SCHEMA)
+            for number, part in enumerate(parts[:-1]):
+                write(folder / "t" / "hour=1", f"{number}", part)
+            assert files.open(SCHEMA)
+            write(folder / "t" / "hour=2", "last", parts[-1])
+            found = dict(each for part in files.fingerprints() for each in part)
+            assert found == expected(files, history), seed
+            look = files.look({key_text(key): None for key in KEYS})
+        versions = {key: (row.version, row.deleted) for key, row in look.rows.items()}
+        known = {key: (version, row is None) for key, (version, row) in history.rows.items()}
+        # A TRUNCATE removes tombstones too.
+        assert versions == known, seed
+        assert look.truncated == (history.truncated.order if history.truncated else None), seed
+
+
+def test_a_row_is_compared_by_its_columns(tmp_path: Path) -> None:
+    event = event_of(SCHEMA, Op.READ, after={**KEYS[1], **EMPTY, "c": "{}"})
+    write(tmp_path / "t", "1", [event])
+    with ExitStack() as stack:
+        files = ParquetFiles(str(tmp_path), "t", stack)
+        assert files.open(schema_of({"id": Kind.UINT64, "code": Kind.BYTES}, c=Kind.JSON, d=Kind.INT64))
+        assert files.left_out == ["d"]
+        other = event_of(SCHEMA, Op.READ, after={**KEYS[1], **EMPTY, "c": "[]"})
+        key = key_text(KEYS[1])
+        assert files.look({key: event}).rows[key] == StoredRow(event.version, False, [])
+        assert files.look({key: other}).rows[key].columns == [ColumnDifference("c", "[]", "{}")]
+        assert files.look({key_text(KEYS[2]): event}).rows == {}
+
+
+def test_files_of_another_program_and_keys_that_files_have_as_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    table = pa.table({"id": [1]})
+    (tmp_path / "t" / "1.parquet").write_bytes(parquet_file([table], table.schema))
+    with ExitStack() as stack:
+        with pytest.raises(UsageError, match=r"1\.parquet below .* is no file of change rows"):
+            ParquetFiles(str(tmp_path), "t", stack).open(SCHEMA)
+        with pytest.raises(UsageError, match="have at of the primary key as text"):
+            ParquetFiles(str(tmp_path), "t", stack).open(schema_of({"at": Kind.TIME}))
+
+
+def test_a_folder_of_files_that_begins_like_another_one_is_not_its_table(tmp_path: Path) -> None:
+    write(tmp_path / "t2", "1", [event_of(SCHEMA, Op.READ, after={**KEYS[1], **EMPTY})])
+    with ExitStack() as stack:
+        assert not ParquetFiles(str(tmp_path), "t", stack).open(SCHEMA)
