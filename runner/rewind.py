@@ -118,9 +118,11 @@ class Rewind:
             crash("put the target back")
             coordinator.commit(attempt, self.state)
             crash("committed")
-            note.delete()
         finally:
             notes.note_end(record.generation, Ended("STOPPED"))
+        # The last change: a command that is killed before it only deletes the note when it is repeated. A target that
+        # is back may be complete until an earlier time than was asked for, so another rewind would be refused.
+        note.delete()
 
     def _refuse_changed(self, record: CommitRecord) -> None:
         if record.number != self.record.number + 1:

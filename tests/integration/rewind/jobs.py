@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -122,6 +124,16 @@ class RewoundJob:
 
         with pytest.raises(KilledError):
             self._planned(to).perform(crash)
+
+    def killed_rewind(self, moment: str, place: object, to: datetime) -> bool:
+        """Put the job back in a process that kills itself; return whether it did. See `killed_command`."""
+        time = to.isoformat().replace("+00:00", "Z")
+        module = "tests.integration.rewind.killed_command"
+        words = [*python(module, moment, str(place), "rewind", str(self.file)), "--to", time]
+        below = {"KILLED_BELOW": f"{self._folder}/checkpoint"}
+        done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **below})
+        assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
+        return done.returncode != 0
 
     def _planned(self, to: datetime) -> Any:
         return command._planned(str(self.file), (), (to - EPOCH) // EPOCH.resolution)

@@ -31,7 +31,7 @@ def test_a_log_has_each_change_once_after_a_rewind_that_was_killed_at_each_step(
         job.wait()
     before = job.changes()
     for step in STEPS:
-        job.rewind_killed_after(step, to)
+        assert job.killed_rewind("after", step, to)
         if step == "put the target back":
             refused = job.command("run")
             assert refused.returncode == ExitCode.PREFLIGHT
@@ -91,3 +91,31 @@ def test_rows_of_a_bad_release_are_undone_and_written_again(
     notes = [row["Note"] for row in job.rows() if row["Id"] == 3]
     history = ["first", "early", "good", "masked", "masked again", "after"]
     assert sorted(notes) == sorted(history if mode == "history" else ["after"])
+
+
+@pytest.mark.parametrize("sink", ["delta", pytest.param("iceberg", marks=pytest.mark.campaign)])
+def test_a_command_that_is_killed_before_each_change_of_its_checkpoint_is_repeated(
+    sink: str, spanner: Any, tmp_path: Path, campaign: Any
+) -> None:
+    job = RewoundJob(tmp_path, sink, spanner, mode="current")
+    with job.running():
+        job.time_of_a_mark()  # the first load is over
+        job.write("good")
+        to = job.time_of_a_mark()
+        good = job.rows()
+        job.write("bad")
+        job.wait()
+    # Each try begins with what the one before has left, so later changes of the checkpoint are met, too.
+    number, stride = 1, campaign.size(4, 1)
+    while job.killed_rewind("before", number, to):
+        number += stride
+    assert number > 5
+    assert sorted(map(repr, job.rows())) == sorted(map(repr, good))
+    # Rows of a table go back to one of its versions.
+    assert max(job.complete().values()) <= to
+    with job.running():
+        job.write("after")
+        job.wait()
+        compared = job.command("verify", "--timeout", "2m")
+        assert compared.returncode == 0, compared.stdout + compared.stderr
+    assert [row["Note"] for row in job.rows() if row["Id"] == 3] == ["after"]
