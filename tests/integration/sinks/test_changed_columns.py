@@ -26,10 +26,10 @@ KEYS = 50
 
 
 class Writers(WriterThreads):
-    """Write and delete rows of the table, with the columns that it has."""
+    """Write and delete rows of the table in four threads, with the columns that it has."""
 
     def __init__(self, dsn: str) -> None:
-        super().__init__(1, 0.02)
+        super().__init__(4, 0.08)
         self._dsn = dsn
 
     def write(self, rng: random.Random, seed: int, number: int) -> None:

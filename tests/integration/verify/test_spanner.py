@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from deltalake import DeltaTable
 
@@ -128,8 +130,6 @@ def plant(uri: str) -> None:
         from deltalake import write_deltalake
 
         (row,) = [each for each in table.to_pyarrow_table().to_pylist() if each["Id"] == 5]
-        import pyarrow as pa
-
         rows = pa.Table.from_pylist(
             [{**row, "Shop": "b", "_penstock_key": '["b",5]'}], pa.schema(table.schema())
         )
@@ -157,3 +157,22 @@ def test_a_replica_in_postgres_is_equal_while_rows_change(
         1,
         {("Orders", 'different ["a",7]', ("At",)), ("Orders", 'missing ["a",8]', ())},
     ), (results, messages)
+
+
+@pytest.mark.campaign
+def test_replayed_files_are_equal_while_rows_change(spanner: Any, tmp_path: Path) -> None:
+    parameters = dict(zip(("project", "instance", "database"), NAMES, strict=True)) | {"change_stream": "All"}
+    job = job_file(tmp_path, "spanner-to-parquet", **parameters, output=str(tmp_path / "lake"))
+    with running(job), writing(spanner):
+        code, results, messages = verify(job, "--timeout", "3m")
+        assert (code, found(results)) == (0, set()), (results, messages)
+        (file,) = [
+            each
+            for each in (tmp_path / "lake" / "Orders").rglob("*.parquet")
+            if any(row["Id"] == 3 for row in parquet.read_table(each, partitioning=None)["key"].to_pylist())
+        ]
+        rows = parquet.read_table(file, partitioning=None)
+        kept = [row for row in rows.to_pylist() if row["key"]["Id"] != 3]
+        parquet.write_table(pa.Table.from_pylist(kept, rows.schema), file)
+        code, results, messages = verify(job, "--show-values", "--timeout", "3m")
+    assert (code, found(results)) == (1, {("Orders", 'missing ["a",3]', ())}), (results, messages)

@@ -19,6 +19,7 @@ from penstock.runner.protocol.errors import CheckpointError, SupersededError
 from penstock.runner.protocol.record import EarliestTimers, ParkedPublications, StateRun, WatermarkKey
 from penstock.runner.rewind import Rewind
 from penstock.runner.store.checkpoint import Checkpoint
+from penstock.runner.store.drivers import DriverNotes
 from penstock.runner.store.rewind_note import BegunRewind, RewindNote
 
 READ, PUBLISH = "Read", "Write/Publish"
@@ -147,3 +148,16 @@ def test_a_job_that_has_run_since_the_plan_was_made_is_not_put_back(tmp_path: Pa
         rewind.perform()
     assert not rewind.fn.calls  # type: ignore[attr-defined]
     RewindNote(checkpoint).refuse()
+
+
+def test_the_note_is_the_last_thing_that_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Checkpoint.open(str(tmp_path))
+    rewind = rewind_of(checkpoint)
+
+    def killed(self: DriverNotes, generation: int, ended: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DriverNotes, "note_end", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rewind.perform()
+    assert RewindNote(checkpoint).read() == rewind.begun
