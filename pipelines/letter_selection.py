@@ -1,4 +1,4 @@
-"""Which dead letters a replay writes: those of changes that the job reads now.
+"""Which dead letters a replay writes: letters of changes that the job reads now.
 
 A replay runs without the source, which selects tables, operations and transaction tags. So the letters are selected
 where they enter. Filters by columns (`where`) are not repeated: columns of a letter that has passed them may be masked.

@@ -32,7 +32,7 @@ class NoFolderError(UsageError):
 class PublishedFolder:
     """The published files below a folder, a path or a URL. They never change; new ones are added.
 
-    `endings`: of the names; those of JSON Lines.
+    `endings`: of the names, by default the endings of JSON Lines.
     """
 
     folder: str

@@ -1,4 +1,4 @@
-"""Jars from Maven Central, with all that they need, in a folder of the user's cache.
+"""Jars from Maven Central, with the jars that they need, in a folder of the user's cache.
 
 folder = cache() / "kafka-4.3.1"
 fetch(folder, ["org.apache.kafka:kafka_2.13:4.3.1"])
