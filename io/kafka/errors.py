@@ -16,9 +16,13 @@ CLIENT_LOG = logging.getLogger("penstock.io.kafka.librdkafka")
 
 
 def _is_news(record: logging.LogRecord) -> bool:
+    message = record.getMessage()
     # The client tries to connect several times a second, and logs each failure. The error that the sink raises names
     # the broker and the reason once.
-    return not record.getMessage().startswith("FAIL ")
+    if message.startswith("FAIL "):
+        return False
+    # The sink's consumers get the user's settings too, so a setting for producers is no mistake.
+    return "will be ignored by this consumer instance" not in message
 
 
 CLIENT_LOG.addFilter(_is_news)
