@@ -28,11 +28,11 @@ class Delta(TargetUnderTest):
     error_outputs = ("delta-current", "delta-log")
     marked = "delta-log"
     outage = "the S3 server is killed and started again"
-    _commits = 0
     _local = True
     _server: ServerProcess | None = None
 
     def start(self) -> None:
+        self._versions: dict[str, int] = {}
         self._data = self.folder / "data"
         self._data.mkdir()
         # The server is installed for campaigns only.
@@ -119,7 +119,7 @@ class Delta(TargetUnderTest):
         return self._read("log", *_LOG)
 
     def figures(self) -> dict[str, Any]:
-        return {"commits": self._commits}
+        return {"commits": sum(self._versions.values())}
 
     def _read(self, mode: str, columns: str, where: str) -> list[Any]:
         import duckdb
@@ -127,7 +127,7 @@ class Delta(TargetUnderTest):
 
         options = self.options()
         table = DeltaTable(f"{options['uri']}/{mode}", storage_options=options["storage_options"])
-        self._commits += table.version()
+        self._versions[mode] = table.version()
         rows = duckdb.from_arrow(table.to_pyarrow_table())
         return rows.query("rows", f"select {columns} from rows where {where}").fetchall()
 
