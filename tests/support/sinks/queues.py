@@ -280,10 +280,12 @@ class PubSub(EmulatedTarget):
     def _consume(self) -> None:
         from google.api_core import exceptions
 
-        quiet, seconds = False, 5.0 if self.network is None else 0.5
-        while not (quiet and self._ended.is_set()):
+        ended, quiet, seconds = False, False, 5.0 if self.network is None else 0.5
+        while not (quiet and ended):
+            ended = self._ended.is_set()
             try:
-                found = self._pull(self._subscription, seconds)
+                # The last pull waits: one that does not may find nothing while the next message of a key still comes.
+                found = self._pull(self._subscription, seconds, waits=ended)
             except (exceptions.DeadlineExceeded, exceptions.ServiceUnavailable):
                 quiet = True
                 self._ended.wait(0.1)  # an emulator that is down refuses at once
@@ -294,10 +296,10 @@ class PubSub(EmulatedTarget):
                 self._empty_pulls += 1
                 self._ended.wait(0.1)
 
-    def _pull(self, subscription: str, seconds: float = 5.0) -> list[Any]:
-        """Return the messages that the subscription has now; [] if there are none."""
-        # Without return_immediately a pull waits for the next message, and is never empty while the pipeline runs.
-        request = {"subscription": subscription, "max_messages": 1000, "return_immediately": True}
+    def _pull(self, subscription: str, seconds: float = 5.0, *, waits: bool = False) -> list[Any]:
+        """Return the messages that the subscription has now, [] if there are none; `waits`: until it has one."""
+        # A pull that waits is never empty while the pipeline runs.
+        request = {"subscription": subscription, "max_messages": 1000, "return_immediately": not waits}
         answer = self._subscriber.pull(request=request, timeout=seconds, retry=None)
         if ids := [received.ack_id for received in answer.received_messages]:
             self._subscriber.acknowledge(subscription=subscription, ack_ids=ids)
