@@ -1,9 +1,10 @@
-"""The process that writes: transfers and orders in threads, until standard input ends.
+"""The process that writes: transfers and orders in threads, until a line on standard input.
 
     python -m penstock_emulators.demo.writers PROJECT INSTANCE DATABASE SEED MODS RATE
 
 It changes about RATE rows a second, and at least MODS rows. At the end it prints one JSON line: the numbers of
-committed transactions and of changed rows. If the parent process dies, standard input ends, and so does this process.
+committed transactions and of changed rows. If standard input ends without a line, the parent process has died, and this
+process ends at once: the database may be gone, and a client of Spanner would try again to read from it forever.
 `writing` starts it.
 
 The emulator runs one read-write transaction at a time, and it needs the same lock to split and merge partitions. So the
@@ -28,6 +29,7 @@ from penstock_emulators.demo import bank
 from penstock_emulators.demo.waiting import PATIENCE_SECONDS
 
 PAUSE_SECONDS = 0.03
+_FINISH = "finish\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def finish(writers: subprocess.Popen[str]) -> Written:
     Raises:
         RuntimeError: they have failed; the reason is on their standard error.
     """
-    out, _ = writers.communicate(timeout=PATIENCE_SECONDS)
+    out, _ = writers.communicate(_FINISH, timeout=PATIENCE_SECONDS)
     if writers.returncode != 0:
         raise RuntimeError("the writers failed; see above")
     return Written(**json.loads(out))
@@ -111,7 +113,7 @@ class Tally:
 
 
 def main(project: str, instance: str, database: str, seed: str, mods: str, rate: str) -> int:
-    """Write until standard input ends and `mods` rows are changed; 1 if a thread failed."""
+    """Write until a line comes on standard input and `mods` rows are changed; 1 if a thread failed."""
     client = connect(project, instance, database)
     rng, book = random.Random(f"transfers {seed}"), bank.OrderBook(random.Random(f"orders {seed}"))
     tally = Tally(int(rate))
@@ -119,8 +121,8 @@ def main(project: str, instance: str, database: str, seed: str, mods: str, rate:
     threads = [threading.Thread(target=tally.repeat, args=(commit,)) for commit in commits]
     for thread in threads:
         thread.start()
-    while sys.stdin.read(1):
-        continue
+    if sys.stdin.readline() != _FINISH:
+        os._exit(1)
     while tally.mods < int(mods) and not tally.end.wait(0.1):
         continue
     tally.end.set()
