@@ -33,6 +33,7 @@ ABOUT = {
     "bigtable-peers": ("io/bigtable", "io/change_streams", "benchmarks/peers/bigtable"),
     "bigtable-*": (*READER, "io/bigtable", "tests/integration/bigtable", "tests/simulation/bigtable"),
     "cluster-*": ("runner", "tests/integration/cluster"),
+    "data-source-kills-*": ("src/penstock/spark", "io/{}", "tests/integration/spark_source"),
     "debezium-*": (*READER, "io/postgres", "transforms/formats", "tests/integration/postgres"),
     "differential": ("runner", "tests/property/runner"),
     "flat-spark": ("runner", "tests/integration/runner/test_flat.py"),

@@ -29,7 +29,7 @@ from tests.support.waiting import join
 pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=90)]
 
 KEYS = 40
-PATIENCE_SECONDS = 240
+PATIENCE_SECONDS = 900
 
 
 class Writer(threading.Thread):
@@ -76,6 +76,15 @@ def killed_and_continued(folder: Path, format_: str, options: dict[str, str], ki
             run.kill()
 
 
+def figures(kills: int, writer: Writer, folder: Path) -> dict[str, int]:
+    """Return what a campaign records: changes that were written, and batches that make the table."""
+    return {
+        "kills": kills,
+        "changes": writer.written.total(),
+        "batches": len(complete_batches(folder / "rows")),
+    }
+
+
 @pytest.fixture
 def spanner(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedSpanner]:
     with SimulatedSpanner.start(churn_seconds=1, seed=5) as service:
@@ -115,7 +124,8 @@ def test_a_killed_query_over_spanner_with_churn_gives_the_table(
     options |= {"table": "Orders", "start": now.rfc3339(), "emulator_host": spanner.host}
     writer = Writer(change)
     writer.start()
-    killed_and_continued(tmp_path, "penstock-spanner", options, campaign.size(1, 20))
+    kills = campaign.size(1, 20)
+    killed_and_continued(tmp_path, "penstock-spanner", options, kills)
     writer.stop()
     save_changes(spark, "penstock-spanner", str(tmp_path), "now", options)
     rows = rows_of(tmp_path / "rows")
@@ -123,6 +133,7 @@ def test_a_killed_query_over_spanner_with_churn_gives_the_table(
     with database.snapshot() as snapshot:
         table = dict(snapshot.read("Orders", ["Id", "Value"], KeySet(all_=True)))
     assert replay(rows, "Id", "Value") == table
+    campaign.record("data-source-kills-spanner", **figures(kills, writer, tmp_path))
 
 
 @pytest.mark.campaign
@@ -147,13 +158,15 @@ def test_a_killed_query_over_postgres_gives_the_table(spark: Any, tmp_path: Path
             writer = Writer(change)
             writer.start()
             options = {"dsn": dsn, "publication": "changes", "slot": "penstock", "table": "public.orders"}
-            killed_and_continued(tmp_path, "penstock-postgres", options, campaign.size(1, 20))
+            kills = campaign.size(1, 20)
+            killed_and_continued(tmp_path, "penstock-postgres", options, kills)
             writer.stop()
             save_changes(spark, "penstock-postgres", str(tmp_path), "now", options)
             table = dict(session.execute("select id, value from orders").fetchall())
     rows = rows_of(tmp_path / "rows")
     assert written(rows) == writer.written["write"]
     assert replay(rows, "id", "value") == table
+    campaign.record("data-source-kills-postgres", **figures(kills, writer, tmp_path))
 
 
 @pytest.mark.campaign
@@ -180,9 +193,11 @@ def test_a_killed_query_over_ydb_gives_the_table(spark: Any, tmp_path: Path, cam
             "table": "orders",
             "changefeed": "feed",
         }
-        options["maxRowsPerTrigger"] = "100"
-        killed_and_continued(tmp_path, "penstock-ydb", options, campaign.size(1, 50))
+        limit = {"maxRowsPerTrigger": "1000"}
+        kills = campaign.size(1, 50)
+        killed_and_continued(tmp_path, "penstock-ydb", options | limit, kills)
         writer.stop()
+        # Without the limit, because the writer is far ahead after many kills.
         save_changes(spark, "penstock-ydb", str(tmp_path), "now", options)
         table = {key: row["value"] for (key,), row in control.rows("orders")}
     # An erase of a row that is not there is a record too.
@@ -193,3 +208,4 @@ def test_a_killed_query_over_ydb_gives_the_table(spark: Any, tmp_path: Path, cam
     ]
     assert written(rows) == writer.written["write"]
     assert replay(rows, "id", "value") == table
+    campaign.record("data-source-kills-ydb", **figures(kills, writer, tmp_path))
