@@ -117,10 +117,10 @@ def memory(process: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
-def wait_for(holds: Callable[[], bool], what: str) -> None:
-    """Wait until `holds()`; raise a SystemExit that names `what` when it takes too long."""
-    end = time.monotonic() + PATIENCE_SECONDS
+def wait_for(holds: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait until `holds()`; raise a SystemExit that names `what` when it takes longer than `seconds`."""
+    end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end:
-            raise SystemExit(f"{what} did not come within {PATIENCE_SECONDS:g} s")
+            raise SystemExit(f"{what} did not come within {seconds:g} s")
         time.sleep(0.2)
