@@ -11,9 +11,9 @@ from penstock.options import Accepts, options
 Mode = Literal["log", "current"]
 
 ABILITIES: Abilities = {
-    "add": ("evolve", "lenient", "ignore", "stop"),
-    "widen": ("evolve", "lenient", "ignore", "stop"),
-    "type": ("ignore", "stop"),
+    "add": ("evolve", "try_evolve", "lenient", "ignore", "stop"),
+    "widen": ("evolve", "try_evolve", "lenient", "ignore", "stop"),
+    "type": ("try_evolve", "ignore", "stop"),
     "narrow": ("lenient", "ignore", "stop"),
     "drop": ("lenient", "ignore"),
     "rename": ("lenient",),
@@ -21,6 +21,12 @@ ABILITIES: Abilities = {
     "key": ("stop",),
 }
 """The policies for changes of columns that the mode *current* keeps; see `penstock.event.schema_policies`."""
+
+CANNOT_MOVE = (
+    "BigQuery renames and drops columns in no transaction with a note of their numbers, and the Storage Write API "
+    "knows a new name only minutes later: alter the table by hand while the pipeline is stopped."
+)
+"""Why the sink renames and drops no columns."""
 
 Nanoseconds = Literal["refuse", "truncate"]
 """What happens to a value with nanoseconds outside of the key."""

@@ -6,14 +6,15 @@ the highest number of each key. So a batch that comes again changes nothing, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from penstock.event.keys import changed_key
-from penstock.event.model import NO_COLUMNS, ChangeEvent, Image, Op, Source, TableSchema
+from penstock.event.model import NO_COLUMNS, ChangeEvent, Image, Op, Source, TableSchema, Version
 from penstock.event.replica import NotReplicableError
-from penstock.event.schema_changes import merged_schema
-from penstock.event.schema_policies import policies_of
+from penstock.event.schema_changes import SchemaChangedError, merged_schema, warn_once
+from penstock.event.schema_policies import ChangePolicies, policies_of
 from penstock.io.bigquery.columns import COMMITTED_AT, Convert, Field, bad_key, bad_name, converter
 from penstock.io.bigquery.errors import BigQueryTargetError, RowsRefusedError
 from penstock.io.bigquery.rows import (
@@ -63,10 +64,16 @@ class ReplicaSender:
         """Send the changes; see `Sender.send`. A batch that comes again is sent again, and refuses the same rows."""
         refused: dict[int, Refusal] = {}
         # First the tables, then the rows: the layout of a row depends on the columns that the table has.
-        for name, (source, schema) in self._schemas(events).items():
-            self._prepare(name, source, schema)
+        unfit = {
+            (name, schema): reason
+            for name, (source, schemas) in self._schemas(events).items()
+            for schema, reason in self._prepare(name, source, schemas).items()
+        }
         rows: dict[str, list[EncodedRow]] = {}
         for index, event in enumerate(events):
+            if reason := unfit.get((self._target.table_of(event.source), event.schema)) if unfit else None:
+                self._refuse(refused, index, reason)
+                continue
             try:
                 contents = self._changes(event)
             except (NotReplicableError, ValueError) as error:
@@ -83,26 +90,53 @@ class ReplicaSender:
         self._api.close()
         self._warehouse.close()
 
-    def _schemas(self, events: Iterable[ChangeEvent]) -> dict[str, tuple[Source, TableSchema]]:
-        schemas: dict[str, tuple[Source, TableSchema]] = {}
+    def _schemas(self, events: Iterable[ChangeEvent]) -> dict[str, tuple[Source, dict[TableSchema, Version]]]:
+        """Return the source and the schemas of each table, in the order of the events, with their lowest versions."""
+        schemas: dict[str, tuple[Source, dict[TableSchema, Version]]] = {}
         for event in events:
             # Events without a key are refused later, and need no table.
             if event.key and event.source.system != "bigtable":
                 name = self._target.table_of(event.source)
                 self._sources.check(name, event.source)
-                # Events of one batch may have several schemas, and the table needs the columns of all.
-                _, known = schemas.get(name, (event.source, NO_COLUMNS))
-                schemas[name] = event.source, merged_schema(known, event.schema)
+                of_table = schemas.setdefault(name, (event.source, {}))[1]
+                if event.version < of_table.setdefault(event.schema, event.version):
+                    of_table[event.schema] = event.version
         return schemas
 
-    def _prepare(self, name: str, source: Source, schema: TableSchema) -> None:
+    def _prepare(
+        self, name: str, source: Source, schemas: Mapping[TableSchema, Version]
+    ) -> dict[TableSchema, str]:
+        """Create or alter a table for rows of these schemas; return those that it cannot have, with the reason.
+
+        Raises the first such reason, unless the policy is *try_evolve*.
+        """
+        policies = policies_of(self._target.schema_changes, source.schema, source.table)
+        try:
+            # Events of one batch may have several schemas, and the table needs the columns of all.
+            self._fit(name, reduce(merged_schema, schemas, NO_COLUMNS), policies)
+            return {}
+        except (SchemaChangedError, BigQueryTargetError) as error:
+            if not policies.refuses_rows:
+                raise
+            reason = str(error)
+        warn_once(
+            f"rows of {source.qualified_table} are refused, because {name} cannot follow its columns: {reason}"
+        )
+        if len(schemas) == 1:
+            return dict.fromkeys(schemas, reason)
+        # The oldest first: the rows of one of them may be written.
+        refused: dict[TableSchema, str] = {}
+        for schema, version in sorted(schemas.items(), key=lambda each: each[1]):
+            refused |= self._prepare(name, source, {schema: version})
+        return refused
+
+    def _fit(self, name: str, schema: TableSchema, policies: ChangePolicies) -> None:
         # A column that an earlier batch brought stays: its rows still have it.
         known = self._tables.get(name)
         merged = merged_schema(NO_COLUMNS if known is None else known.schema, schema)
         if known is None or merged != known.schema:
             if reason := bad_key(merged) or bad_name(merged.names):
                 raise BigQueryTargetError(f"table {name}: {reason}")
-            policies = policies_of(self._target.schema_changes, source.schema, source.table)
             fields = self._warehouse.replica(name, merged, policies)
             self._tables[name] = ReplicaTable(merged, fields, self._target)
 

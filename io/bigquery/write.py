@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import apache_beam as beam
+
 from penstock.errors import UsageError
-from penstock.event.schema_policies import check_plain, check_policies
+from penstock.event import ChangeEvent
+from penstock.event.schema_policies import check_error_output, check_plain, check_policies
 from penstock.extras import require_extra
-from penstock.io.bigquery.options import ABILITIES, BigQuerySinkOptions, Mode, Nanoseconds
+from penstock.io.bigquery.options import (
+    ABILITIES,
+    CANNOT_MOVE,
+    BigQuerySinkOptions,
+    Mode,
+    Nanoseconds,
+)
 from penstock.io.bigquery.target import BigQueryTarget
 from penstock.io.change_streams.credentials import GoogleLogin
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
@@ -59,7 +68,7 @@ class WriteToBigQuery(BigQuerySinkOptions, SendAfterCommit):
         require_extra("bigquery", "google.cloud.bigquery_storage_v1")
         check_choice("mode", self.mode, get_args(Mode))
         if self.mode == "current":
-            check_policies(self.schema_changes, ABILITIES, "a table of BigQuery")
+            check_policies(self.schema_changes, ABILITIES, "a table of BigQuery", cannot_move=CANNOT_MOVE)
         else:
             check_plain(self.schema_changes, "a change log in BigQuery")
         check_choice("nanoseconds", self.nanoseconds, get_args(Nanoseconds))
@@ -85,6 +94,11 @@ class WriteToBigQuery(BigQuerySinkOptions, SendAfterCommit):
             GoogleLogin(self.credentials_file, self.impersonate),
         )
         SendAfterCommit.__init__(self, connector_of(target), options=self)
+
+    def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
+        if self.mode == "current":
+            check_error_output(self.schema_changes, has_one=self._skip_refused)
+        return super().expand(events)
 
     def display_data(self) -> dict[str, Any]:
         return {**super().display_data(), "mode": self.mode, "dataset": self.dataset}

@@ -6,18 +6,14 @@ before anything is folded or written.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
 
 from penstock.event.model import Source, TableSchema
 from penstock.event.plain_types import plain_type
-from penstock.event.schema_changes import Adaptation, one_schema
+from penstock.event.schema_changes import Adaptation, one_schema, warn_once
 from penstock.event.schema_policies import ChangePolicies
 from penstock.io.columnar.replica import TableEvents
-
-logger = logging.getLogger(__name__)
 
 _UNCHANGED = Adaptation()
 
@@ -56,21 +52,15 @@ def joined_schema(
     target = {column.name: column.type for column in held}
     joined, adaptations = one_schema(name, target, schemas, policies, plain_type)
     for column in sorted({each for adaptation in adaptations.values() for each in adaptation.left_out}):
-        _warn_once(
+        warn_once(
             f"column {column} of {source.qualified_table} has another type than in {name}, and "
             "schema_changes='ignore': its new values are not written, and rows keep the value that they have"
         )
     for column, home in sorted(
         {each for adaptation in adaptations.values() for each in adaptation.moved.items()}
     ):
-        _warn_once(
+        warn_once(
             f"column {column} of {source.qualified_table} has another type than in {name}, and "
             f"schema_changes='lenient': its new values are in the column {home}"
         )
     return joined, adaptations
-
-
-# Once per process and text: each epoch would repeat it.
-@cache
-def _warn_once(text: str) -> None:
-    logger.warning("%s", text)

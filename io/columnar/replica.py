@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar, get_args
 import msgspec
 
 from penstock.errors import PenstockError, UnwritableError, UsageError
+from penstock.event.column_numbers import follows_numbers
 from penstock.event.model import ChangeEvent, Column, Source, TableSchema
 from penstock.event.replica import by_table
 from penstock.event.schema_changes import (
@@ -31,6 +32,10 @@ from penstock.tables import EVERY_TABLE, TableSelection
 COMMITS_AT_ONCE = 8
 """Tables that are committed at the same time. More would wait for Python: a commit to a disk costs some 20 ms of CPU
 time. One to an object store or a REST catalogue mostly waits."""
+
+
+LOG_CANNOT_MOVE = "Older changes stay in a log under the names that they had."
+"""Why a log renames and drops no columns."""
 
 
 class OfTable(Protocol):
@@ -67,16 +72,28 @@ def events_of_epoch(
     return [TableEvents(each[0].source, each) for each in by_table(events).values()]
 
 
-def with_one_commit_each(pattern: str, tables: Iterable[TableEvents]) -> list[TableEvents]:
+def with_one_commit_each(
+    pattern: str, tables: Iterable[TableEvents], schema_changes: Entries
+) -> list[TableEvents]:
     """Return events by table of the target, whose name is `pattern`. Several databases may have one target.
 
     A second commit in an epoch would be taken for a repeat of the first one.
+
+    Raises:
+        UsageError: several databases have one target, and `schema_changes` needs the numbers of their columns.
     """
     merged: dict[tuple[str, str, str], TableEvents] = {}
     for each in tables:
         source = each.source
         first = merged.setdefault((table_name(pattern, source), source.schema, source.table), each)
         if first is not each:
+            # Each database has other numbers.
+            if follows_numbers(policies_of(schema_changes, source.schema, source.table)):
+                raise UsageError(
+                    f"the table {source.qualified_table} of several databases has one target, which cannot follow "
+                    "renamed and dropped columns of each: give the name of the table the placeholder {database}, or "
+                    "leave rename and drop out of schema_changes"
+                )
             first.events.extend(msgspec.structs.replace(event, source=first.source) for event in each.events)
     return list(merged.values())
 
@@ -224,11 +241,14 @@ def check_arguments(
     schema_changes: Entries,
     abilities: Mapping[Mode, Abilities],
     format_: str,
+    cannot_move: str = "",
 ) -> None:
     """Refuse values that are not allowed; `name` is the argument with the table.
 
-    `abilities`: see `check_policies`. `format_` names the target in messages, such as ``a Delta table``.
+    `abilities`, `cannot_move` (in the modes current and history): see `check_policies`. `format_` names the target
+    in messages, such as ``a Delta table``.
     """
     check_placeholders(name, table, SOURCE_NAMES)
     check_choice("mode", mode, get_args(Mode))
-    check_policies(schema_changes, abilities[mode], f"{format_} with mode={mode}")
+    reason = LOG_CANNOT_MOVE if mode == "log" else cannot_move
+    check_policies(schema_changes, abilities[mode], f"{format_} with mode={mode}", cannot_move=reason)

@@ -16,12 +16,18 @@ from typing import Any, NamedTuple
 from typing_extensions import Self
 
 from penstock.datasets import Dataset, ReadTable, names_of
-from penstock.errors import PenstockError, ServiceError, SeveralProblemsError, UsageError
+from penstock.errors import InvariantError, PenstockError, ServiceError, SeveralProblemsError, UsageError
+from penstock.event.column_numbers import ColumnMoves, Numbers, follows_numbers
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import TableChanges, fold
 from penstock.event.schema_changes import SchemaChange
 from penstock.event.schema_policies import ChangePolicies, Entries, policies_of
 from penstock.io.columnar.data_files import files_of
+from penstock.io.columnar.followed_columns import (
+    check_partition_columns,
+    moves_for,
+    under_names_of_now,
+)
 from penstock.io.columnar.key_index import KeyIndex
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.old_versions import is_due
@@ -359,7 +365,9 @@ class EpochTableTarget(ABC):
                 each.source,
                 (EpochChanges(delivery, each.events),),
             )
-            for each in with_one_commit_each(self.pattern, events_of_epoch(batches, self.selection))
+            for each in with_one_commit_each(
+                self.pattern, events_of_epoch(batches, self.selection), self.schema_changes
+            )
             # A message of the log belongs to no table.
             if each.source.table
         ]
@@ -383,25 +391,35 @@ class EpochTableTarget(ABC):
         raise_refused([each.source for each in tables], errors, self.schema_changes)
 
     def _publish(self, epochs: TableEpochs) -> None:
-        name, delivery = epochs.name, epochs.newest
+        name, policies = epochs.name, self._policies(epochs.source)
         table = self._open(name)
         # Created from the first epoch's columns: no table of a source is known before its first event.
         if table is None:
             events = TableEvents(epochs.source, epochs.events)
-            created = with_one_schema(name, events, NO_COLUMNS, self._policies(epochs.source))
+            if follows_numbers(policies):
+                moves = moves_for(name, {}, NO_COLUMNS, events, policies)
+                events = under_names_of_now(events, moves, policies)
+            created = with_one_schema(name, events, NO_COLUMNS, policies)
             table = self._create(name, created.schema, epochs.source)
         self._check_partitions(name, table, epochs.source)
-        commit = self._begin(table, name, delivery)
+        commit = self._begin(table, name, epochs.newest)
         # Before anything is read: a repeated epoch costs only the metadata.
         ledger = commit.ledger()
         if epochs.is_delivered(ledger):
             return
-        events = with_one_schema(
-            name,
-            TableEvents(epochs.source, epochs.after(ledger)),
-            image_columns(commit.columns(), self.mode),
-            self._policies(epochs.source),
-        )
+        events = TableEvents(epochs.source, epochs.after(ledger))
+        if follows_numbers(policies):
+            known = commit.numbers(epochs.source)
+            moves = moves_for(name, known, commit.columns(), events, policies)
+            if moves.known != known:
+                asked = [field.column for field in self._partitions_of_new(epochs.source)]
+                check_partition_columns(name, moves, [each.column for each in self._partitions(table)], asked)
+                commit.move_columns(moves, epochs.source)
+                # Everything begins again with the names of now: another driver may have committed too.
+                self._publish(epochs)
+                return
+            events = under_names_of_now(events, moves, policies)
+        events = with_one_schema(name, events, image_columns(commit.columns(), self.mode), policies)
         before = commit.snapshot
         # A log appends always, so it does not need the keys.
         if self.mode != "log" and self._keys.are_new(name, before, events.events, commit.read_keys):
@@ -418,6 +436,10 @@ class EpochTableTarget(ABC):
             commit.write_history(events)
         else:
             commit.write_current(events)
+
+
+def _cannot_follow(name: str) -> InvariantError:
+    return InvariantError(f"table {name}: a policy for rename or drop was not refused before the start")
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,6 +476,14 @@ class TableCommit(ABC):
     @abstractmethod
     def stored(self, what: str) -> int | None:
         """Return a number that the writer has stored in the table: *truncated* or *forgotten*."""
+
+    def numbers(self, source: Source) -> Numbers:
+        """Return the columns of a table of the source that the table has, by number."""
+        raise _cannot_follow(self.name)
+
+    def move_columns(self, moves: ColumnMoves, source: Source) -> None:
+        """Rename and drop columns, and remember their numbers, in one commit without rows."""
+        raise _cannot_follow(self.name)
 
     @abstractmethod
     def read_keys(self) -> Iterator[list[str]]:

@@ -11,6 +11,12 @@ from penstock.errors import UsageError
 from penstock.io.columnar.options import TableSinkOptions
 from penstock.options import Accepts, options
 
+DELTA_CANNOT_MOVE = (
+    "A Delta table needs column mapping for that, and delta-rs refuses to write tables with column mapping. Iceberg "
+    "can."
+)
+"""Why the sink renames and drops no columns; read in delta-rs 1.6."""
+
 
 @options
 class DeltaSinkOptions(TableSinkOptions):

@@ -11,7 +11,7 @@ from penstock.io.columnar.partitions import partition_entries
 from penstock.io.columnar.publish_tables import publish_tables, rows_of
 from penstock.io.columnar.replica import check_arguments
 from penstock.io.columnar.write_checked import WriteCheckedRows
-from penstock.io.delta.options import DeltaSinkOptions
+from penstock.io.delta.options import DELTA_CANNOT_MOVE, DeltaSinkOptions
 
 
 class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
@@ -66,7 +66,9 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
         self.check_vectors()
         partition_entries(self.partition_by, self.mode)
         self.check_upkeep()
-        check_arguments("uri", uri, self.mode, self.schema_changes, ABILITIES, "a Delta table")
+        check_arguments(
+            "uri", uri, self.mode, self.schema_changes, ABILITIES, "a Delta table", DELTA_CANNOT_MOVE
+        )
         target = DeltaTarget(
             uri,
             self.mode,

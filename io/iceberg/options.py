@@ -6,8 +6,23 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated
 
-from penstock.io.columnar.options import TableSinkOptions
+from penstock.event.schema_policies import Abilities
+from penstock.io.columnar.options import ABILITIES, TableSinkOptions
+from penstock.io.columnar.table_rows import Mode
 from penstock.options import Accepts, options
+
+_FOLLOWED: Abilities = {
+    **ABILITIES["current"],
+    "drop": ("evolve", "lenient", "ignore", "stop"),
+    "rename": ("evolve", "lenient", "stop"),
+}
+
+ICEBERG_ABILITIES: Mapping[Mode, Abilities] = {
+    "log": ABILITIES["log"],
+    "current": _FOLLOWED,
+    "history": _FOLLOWED,
+}
+"""The policies for changes of columns that Iceberg tables keep; see `penstock.event.schema_policies`."""
 
 
 @options

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from penstock.datasets import Dataset
 from penstock.errors import SeveralProblemsError, UsageError
+from penstock.event.column_numbers import ColumnMoves, Numbers, source_text
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.schema_changes import SchemaChange, SchemaChangedError
 from penstock.event.schema_policies import Entries
@@ -32,6 +33,7 @@ from penstock.io.columnar.arrow_rows import (
     rows_of_arrow,
 )
 from penstock.io.columnar.data_files import DataFile
+from penstock.io.columnar.followed_columns import decode_numbers, encode_numbers
 from penstock.io.columnar.key_index import KeyIndex
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.log_shape import LogShape
@@ -300,6 +302,17 @@ def _errors(target: str) -> Iterator[None]:
         raise found from None
 
 
+@contextmanager
+def _schema_errors(name: str, kind: str) -> Iterator[None]:
+    """Turn what pyiceberg says of columns that it cannot rename or drop into an error that names the policy."""
+    try:
+        yield
+    except ValueError as error:  # the base class of its validation errors too
+        raise SchemaChangedError(
+            f"{name}: Iceberg cannot {kind} a column ({error}): do it by hand, or set {kind}=lenient in schema_changes"
+        ) from None
+
+
 @dataclass(frozen=True, slots=True)
 class _Commit(RowCommit, LogCommit):
     """`files` are the files of the snapshot that the commit begins at. They are read when a row is looked for."""
@@ -363,6 +376,34 @@ class _Commit(RowCommit, LogCommit):
     def read_rows(self) -> Iterator[list[StoredRow]]:
         for part in self.table.scan().to_arrow_batch_reader():
             yield rows_of_arrow(pa.Table.from_batches([part]))
+
+    def _columns_entry(self, source: Source) -> str:
+        return f"penstock.columns.{source_text(source)}"
+
+    def numbers(self, source: Source) -> Numbers:
+        return decode_numbers(self.table.metadata.properties.get(self._columns_entry(source)))
+
+    def move_columns(self, moves: ColumnMoves, source: Source) -> None:
+        from pyiceberg.table.update import AssertCurrentSchemaId, AssertRefSnapshotId
+
+        table = self.table
+        with table.transaction() as transaction:
+            # Catalogues do not compare properties. A driver that was paused must not bring older numbers back.
+            transaction._stage(
+                (),
+                (
+                    AssertCurrentSchemaId(current_schema_id=table.schema().schema_id),
+                    AssertRefSnapshotId(ref=_MAIN, snapshot_id=self.snapshot),
+                ),
+            )
+            # Two changes of the columns, because one cannot rename a column and drop it.
+            with _schema_errors(self.name, "rename"), transaction.update_schema() as update:
+                for old, new in moves.renamed.items():
+                    update.rename_column(old, new)
+            with _schema_errors(self.name, "drop"), transaction.update_schema() as update:
+                for column in moves.dropped:
+                    update.delete_column(column)
+            transaction.set_properties({self._columns_entry(source): encode_numbers(moves.known)})
 
     def alter(self, shape: LogShape, source: Source) -> None:
         from pyiceberg.exceptions import ValidationError

@@ -8,12 +8,11 @@ from typing import Any
 
 from penstock.errors import UsageError
 from penstock.extras import require_extra
-from penstock.io.columnar.options import ABILITIES
 from penstock.io.columnar.partitions import partition_entries
 from penstock.io.columnar.publish_tables import publish_tables, rows_of
 from penstock.io.columnar.replica import check_arguments
 from penstock.io.columnar.write_checked import WriteCheckedRows
-from penstock.io.iceberg.options import IcebergSinkOptions
+from penstock.io.iceberg.options import ICEBERG_ABILITIES, IcebergSinkOptions
 
 _SQLITE = "sqlite:///"
 
@@ -50,7 +49,9 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
         # Imported here, because the module needs pyarrow.
         from penstock.io.iceberg.target import IcebergTarget
 
-        check_arguments("table", self.table, self.mode, self.schema_changes, ABILITIES, "an Iceberg table")
+        check_arguments(
+            "table", self.table, self.mode, self.schema_changes, ICEBERG_ABILITIES, "an Iceberg table"
+        )
         if "." not in self.table:
             raise UsageError(f"table needs a namespace, such as shop.{self.table}, got {self.table!r}.")
         partition_entries(self.partition_by, self.mode)

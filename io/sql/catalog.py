@@ -9,7 +9,13 @@ from typing import Any
 import msgspec
 import psycopg
 
-from penstock.event.column_numbers import ColumnMoves, NumberedColumn, Numbers, column_moves
+from penstock.event.column_numbers import (
+    ColumnMoves,
+    NumberedColumn,
+    Numbers,
+    column_moves,
+    source_text,
+)
 from penstock.event.column_types import ColumnType
 from penstock.event.model import Source, TableSchema
 from penstock.event.schema_changes import plan_schema_change
@@ -122,7 +128,7 @@ class Catalog:
                         "former = excluded.former",
                         (
                             name.table,
-                            _source_of(source),
+                            source_text(source),
                             number,
                             named.name,
                             named.since,
@@ -136,7 +142,7 @@ class Catalog:
         rows = self.session.execute(
             f"select number, name, since, former from {TableName(self.schema, COLUMNS)} where table_name = %s "
             f"and source = %s order by number {lock}",
-            (name.table, _source_of(source)),
+            (name.table, source_text(source)),
         )
         return {number: msgspec.convert(rest, NumberedColumn) for number, *rest in rows.fetchall()}
 
@@ -217,11 +223,6 @@ class Catalog:
         with self.session.transaction():
             self.session.execute(_LOCK)
             self.session.execute(statement)
-
-
-def _source_of(source: Source) -> str:
-    # Columns of several databases that have one target are numbered by each of them.
-    return f"{source.server}/{source.database}/{source.qualified_table}"
 
 
 def columns_of(session: psycopg.Connection[Any], name: TableName) -> dict[str, TargetColumn]:

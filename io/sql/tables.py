@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, reduce
+from functools import reduce
 
 import psycopg
 
 from penstock.event.column_numbers import Numbers, adapted_by_number, follows_numbers
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import encode_version
-from penstock.event.schema_changes import Adaptation, SchemaChangedError, merged_schema, one_schema
+from penstock.event.schema_changes import Adaptation, SchemaChangedError, merged_schema, one_schema, warn_once
 from penstock.event.schema_policies import ChangePolicies, policies_of
 from penstock.io.sql.catalog import Catalog
 from penstock.io.sql.errors import SqlTargetError, classify_error
@@ -20,8 +19,6 @@ from penstock.io.sql.statements import TableName, TargetTable, stored_type
 from penstock.io.sql.target import SqlTarget
 from penstock.io.sql.values import sql_type
 from penstock.io.staging.table_sources import TableSources
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +129,7 @@ class TargetTables:
             if not policies.refuses_rows:
                 raise
             reason = self._lasting(error)
-        _warn_once(
+        warn_once(
             f"rows of {source.qualified_table} are refused, because {name} cannot follow its columns: {reason}"
         )
         if len(schemas) == 1:
@@ -223,9 +220,3 @@ class TargetTables:
             event = named[0].event(event, named[1])
         adaptation = known.adaptations.get(event.schema)
         return event if adaptation is None else adaptation.event(event, known.joined)
-
-
-# Once per process and text: each batch would repeat it.
-@cache
-def _warn_once(text: str) -> None:
-    logger.warning("%s", text)

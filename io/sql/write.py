@@ -6,9 +6,8 @@ from typing import Any, get_args
 
 import apache_beam as beam
 
-from penstock.errors import UsageError
 from penstock.event.model import ChangeEvent
-from penstock.event.schema_policies import check_plain, check_policies, has_policy, shown
+from penstock.event.schema_policies import check_error_output, check_plain, check_policies, shown
 from penstock.extras import require_extra
 from penstock.io.sql.options import ABILITIES, Mode, SqlSinkOptions
 from penstock.io.sql.target import SqlTarget
@@ -77,11 +76,7 @@ class WriteToSql(SqlSinkOptions, SendAfterCommit):
         SendAfterCommit.__init__(self, connector_of(target), options=self)
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        if has_policy(self.schema_changes, "try_evolve") and not self._skip_refused:
-            raise UsageError(
-                "schema_changes=try_evolve needs an error output for the rows that the target cannot take: use "
-                "with_exception_handling(), or dead_letters with templates. Or set schema_changes=evolve, which fails."
-            )
+        check_error_output(self.schema_changes, has_one=self._skip_refused)
         return super().expand(events)
 
     def display_data(self) -> dict[str, Any]:

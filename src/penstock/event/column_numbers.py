@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.event.model import Column, TableSchema
+from penstock.event.model import Column, Source, TableSchema
 from penstock.event.schema_changes import Adaptation, SchemaChangedError
 from penstock.event.schema_policies import ChangePolicies
 
@@ -38,6 +38,14 @@ class NumberedColumn(msgspec.Struct, frozen=True, array_like=True):
         """Return the column with a new name."""
         return NumberedColumn(name, since, (*self.former, (self.name, self.since)))
 
+    def called_since(self, version: str) -> NumberedColumn:
+        """Return the column, which has its name at a version too.
+
+        Before its last rename it may have had the same name, which says nothing about the time between.
+        """
+        renamed = self.former[-1][1] if self.former else ""
+        return msgspec.structs.replace(self, since=version) if renamed < version < self.since else self
+
     def name_at(self, version: str) -> str:
         """Return the name at a version; the oldest one that is known, if the version is before all."""
         names = (*self.former, (self.name, self.since))
@@ -46,6 +54,14 @@ class NumberedColumn(msgspec.Struct, frozen=True, array_like=True):
 
 Numbers = Mapping[int, NumberedColumn]
 """What a target remembers of a table, by the numbers of its columns."""
+
+
+def source_text(source: Source) -> str:
+    """Return the name under which a target remembers the columns of a table.
+
+    Columns of several databases that have one target are numbered by each of them.
+    """
+    return f"{source.server}/{source.database}/{source.qualified_table}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +127,7 @@ class _Moves:
         if before is None:
             self._now[number] = NumberedColumn(column.name, version)
         elif before.name == column.name:
-            self._now[number] = msgspec.structs.replace(before, since=min(version, before.since))
+            self._now[number] = before.called_since(version)
         elif before.name != DROPPED and version > before.since:
             self._now[number] = before.called(column.name, version)
             if self._policies.rename != "lenient":

@@ -14,9 +14,10 @@ A column that the source no longer has stays in the target. "Tables leave it out
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import msgspec
 
@@ -24,6 +25,8 @@ from penstock.errors import ServiceError
 from penstock.event.column_types import ColumnType, Field, Kind
 from penstock.event.model import ChangeEvent, Column, Image, TableSchema
 from penstock.event.schema_policies import ChangePolicies
+
+logger = logging.getLogger(__name__)
 
 _INTEGERS = ("INT8", "INT16", "INT32", "INT64")
 _UNSIGNED = ("UINT8", "UINT16", "UINT32", "UINT64")
@@ -305,6 +308,13 @@ def _same(one: ColumnType, other: ColumnType) -> bool:
 
 def _same_field(one: Field, other: Field) -> bool:
     return one.name == other.name and _same(one.type, other.type)
+
+
+# Once per process and text: each batch would repeat it.
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning about the columns of a table, unless this process has done so."""
+    logger.warning("%s", text)
 
 
 def changed_type(table: str, column: Column, known: ColumnType) -> str:

@@ -106,8 +106,12 @@ def policies_of(schema_changes: Entries, schema: str, table: str) -> ChangePolic
     return _policies_of(_texts(schema_changes), schema, table)
 
 
-def check_policies(schema_changes: Entries, abilities: Abilities, target: str) -> None:
+def check_policies(
+    schema_changes: Entries, abilities: Abilities, target: str, *, cannot_move: str = ""
+) -> None:
     """Refuse policies that a target cannot keep. `target` names it in messages, such as ``a Delta table``.
+
+    `cannot_move`: why it can neither rename nor drop columns, as a sentence.
 
     Raises:
         UsageError: the message names the entry and what the target can do.
@@ -120,12 +124,8 @@ def check_policies(schema_changes: Entries, abilities: Abilities, target: str) -
                 named |= entry.meant
         for kind, policy in named.items():
             if policy not in abilities.get(kind, ()):
-                raise UsageError(_cannot(pattern, kind, policy, abilities.get(kind, ()), target))
-
-
-def has_policy(schema_changes: Entries, policy: Policy) -> bool:
-    """Return whether an entry has a policy."""
-    return any(entry.policy == policy for entry in policy_entries(schema_changes))
+                reason = cannot_move if kind in ("rename", "drop") and policy == "evolve" else ""
+                raise UsageError(_cannot(pattern, kind, policy, abilities.get(kind, ()), target, reason))
 
 
 def check_plain(schema_changes: Entries, target: str) -> None:
@@ -191,13 +191,28 @@ def _policies_of(texts: tuple[str, ...], schema: str, table: str) -> ChangePolic
     return replace(EVOLVE, **policies)
 
 
-def _cannot(pattern: str, kind: ChangeKind, policy: Policy, allowed: tuple[Policy, ...], target: str) -> str:
+def check_error_output(schema_changes: Entries, *, has_one: bool) -> None:
+    """Refuse *try_evolve* for a sink without an error output.
+
+    Raises:
+        UsageError: an entry has that policy.
+    """
+    if not has_one and any(entry.policy == "try_evolve" for entry in policy_entries(schema_changes)):
+        raise UsageError(
+            "schema_changes=try_evolve needs an error output for the rows that the target cannot take: use "
+            "with_exception_handling(), or dead_letters with templates. Or set schema_changes=evolve, which fails."
+        )
+
+
+def _cannot(
+    pattern: str, kind: ChangeKind, policy: Policy, allowed: tuple[Policy, ...], target: str, reason: str
+) -> str:
     name = f"{pattern}.{kind}" if pattern else kind
     text = f"schema_changes: {target} cannot keep {name}={policy}"
     if not allowed:
         return f"{text}: it does not see such a change. Leave the entry out."
     more = " Or let the whole table wait with on_refused_table=park." if policy == "try_evolve" else ""
-    return f"{text}: add {name}={allowed[-1]}, or another one of {', '.join(allowed)}.{more}"
+    return f"{text}: add {name}={allowed[-1]}, or another one of {', '.join(allowed)}.{more}{reason and f' {reason}'}"
 
 
 def _written(entry: PolicyEntry) -> str:

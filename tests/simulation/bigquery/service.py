@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from penstock.event import TableSchema
+from penstock.event.schema_changes import plan_schema_change
 from penstock.event.schema_policies import ChangePolicies
-from penstock.io.bigquery.columns import Field, field_of
+from penstock.io.bigquery.columns import Field, field_of, known_type
 from penstock.io.bigquery.errors import (
     BigQueryTargetError,
     OffsetExistsError,
@@ -159,7 +160,16 @@ class Process:
     def replica(self, table: str, schema: TableSchema, policies: ChangePolicies) -> tuple[Field, ...]:
         def altered() -> tuple[Field, ...]:
             known = self.service.schemas.setdefault(table, {})
-            known.update((column.name, field_of(column.name, column.type)) for column in schema)
+            types = {
+                column.name: known_type(known[column.name], column.type)
+                for column in schema
+                if column.name in known
+            }
+            change = plan_schema_change(table, types, schema, policies)
+            known.update(
+                (column.name, field_of(column.name, column.type))
+                for column in (*change.added, *change.widened)
+            )
             return tuple(known.values())
 
         found: tuple[Field, ...] = self.request(altered)

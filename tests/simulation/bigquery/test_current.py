@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import apache_beam as beam
 import msgspec
 import pytest
 
+from penstock.errors import UsageError
 from penstock.event import ColumnType, Kind, Op, TableSchema
+from penstock.event.schema_changes import SchemaChangedError
+from penstock.io.bigquery import WriteToBigQuery
 from penstock.io.bigquery.errors import BigQueryTargetError
 from penstock.io.bigquery.replica_sender import ReplicaSender
 from penstock.io.bigquery.sequence import sequence_number
@@ -16,9 +21,9 @@ from penstock.io.postgres import messages as m
 from penstock.io.postgres.catalog import describe
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.record import ChangeKind, LogRecord
-from penstock.io.staging.delivery import Delivery, RefusalError, TargetUnavailableError
+from penstock.io.staging.delivery import Delivery, Refusal, RefusalError, TargetUnavailableError
 from tests.simulation.bigquery.service import BigQuery, Faults, Process
-from tests.support.changing_table import COLUMNS, ChangingTable
+from tests.support.changing_table import COLUMNS, SCHEMA, ChangingTable
 
 TARGET = BigQueryTarget("p", "d", mode="current")
 
@@ -113,6 +118,42 @@ def test_a_row_that_bigquery_refuses_is_left_out_of_each_repeat() -> None:
     assert results[0] == results[1] != ()
     with pytest.raises(RefusalError):
         sender_of(service).send(Delivery("s", "j", 0, 1, 1, 1), table.events)
+
+
+def test_rows_that_the_table_cannot_follow_are_refused_with_try_evolve() -> None:
+    table = ChangingTable(2, partial=False, truncates=False, keys_move=False)
+    for _ in range(8):
+        table.statement()
+    key, a, *others = SCHEMA.columns
+    number = next(at for at, each in enumerate(table.events) if at > 2 and each.op is not Op.DELETE)
+    text = msgspec.structs.replace(a, type=ColumnType(Kind.STRING))
+    unlike = msgspec.structs.replace(
+        table.events[number],
+        schema=TableSchema((key, text, *others)),
+        after={**(table.events[number].after or {}), "a": "x"},
+    )
+    events = [*table.events[1:number], unlike, *table.events[number + 1 :]]
+    delivery, service = Delivery("s", "j", 0, 1, 1, 1), BigQuery()
+
+    def send(policy: str) -> tuple[Refusal, ...]:
+        process = Process(service)
+        target = replace(TARGET, schema_changes=policy)
+        return ReplicaSender(target, True, process, process).send(delivery, events).refused
+
+    sender_of(service).send(delivery, table.events[:1])
+    for _ in range(2):
+        (refusal,) = send("try_evolve")
+        assert (refusal.index, "column a of table orders changed" in refusal.reason) == (number - 1, True)
+    written = {row["_CHANGE_SEQUENCE_NUMBER"] for row in service.tables["orders"]}
+    assert len(written) == len(events)
+    with pytest.raises(SchemaChangedError):
+        send("evolve")
+
+
+def test_try_evolve_needs_an_error_output() -> None:
+    sink = WriteToBigQuery(project="p", dataset="d", mode="current", schema_changes="try_evolve")
+    with pytest.raises(UsageError, match="try_evolve needs an error output"):
+        beam.Pipeline() | beam.Create([]) | sink
 
 
 def test_a_truncate_is_refused_with_the_fix() -> None:

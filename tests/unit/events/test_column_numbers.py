@@ -58,6 +58,16 @@ def test_an_older_change_does_not_undo_a_rename_and_goes_to_the_column_of_now() 
     assert moves([("30", OLD)], "rename=evolve", known=known, target="id mail").renamed == {"mail": "email"}
 
 
+def test_a_name_that_came_back_is_followed_once() -> None:
+    schemas = [("20", NEW), ("30", OLD)]
+    known = moves(schemas, "rename=evolve").known
+    assert known[2] == NumberedColumn("email", "30", (("email", "10"), ("mail", "20")))
+    again = moves([("15", OLD), *schemas], "rename=evolve", known=known)
+    assert (again.known, again.renamed) == (known, {})
+    # A change between the last rename and the first one that was seen with the name.
+    assert moves([("25", OLD)], "rename=evolve", known=known).known[2].since == "25"
+
+
 def test_an_older_change_does_not_bring_a_dropped_column_back() -> None:
     known = moves([("20", schema(id=1))], "drop=evolve").known
     assert moves([("15", OLD)], "drop=evolve", known=known, target="id").known == known
@@ -162,6 +172,9 @@ def test_shards_in_any_order_give_the_table_of_the_source(seed: int, shards: int
             written = adaptation.image(values) or {}
             target |= set(named.names)
             rows[written["id"]] = rows.get(written["id"], {}) | written
+        lowest_first = [(at, of) for of, at in lowest.items()]
+        again = column_moves("t", known, frozenset(target), lowest_first, FOLLOW)
+        assert (again.known, again.renamed, again.dropped) == (known, {}, ())
     # The target's columns are those of the newest change that any shard has brought.
     numbers = {column.name: number for number, column in known.items()}
     assert target == numbers.keys() - {""}

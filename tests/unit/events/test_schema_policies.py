@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,12 @@ from penstock.event.schema_policies import (
     policies_of,
     policy_entries,
 )
+from penstock.io.bigquery import WriteToBigQuery
 from penstock.io.bigquery.options import ABILITIES as BIGQUERY
 from penstock.io.columnar.options import ABILITIES as TABLES
+from penstock.io.delta import WriteToDelta
+from penstock.io.iceberg import WriteToIceberg
+from penstock.io.iceberg.options import ICEBERG_ABILITIES
 from penstock.io.sql.options import ABILITIES as SQL
 
 SMALL, BIG, TEXT = ColumnType(Kind.INT32), ColumnType(Kind.INT64), ColumnType(Kind.STRING)
@@ -120,7 +125,8 @@ def test_the_policy_of_a_kind_is_that_of_its_last_entry(first: Policy, entries: 
 
 SINKS: dict[str, Abilities] = {
     "Delta, Iceberg: log": TABLES["log"],
-    "Delta, Iceberg: current, history": TABLES["current"],
+    "Delta: current, history": TABLES["current"],
+    "Iceberg: current, history": ICEBERG_ABILITIES["current"],
     "PostgreSQL: current": SQL,
     "BigQuery: current": BIGQUERY,
 }
@@ -147,6 +153,24 @@ def test_the_refusal_names_the_entry_that_helps() -> None:
     check_policies(("lenient", "type=stop"), TABLES["log"], "a Delta table with mode=log")
     with pytest.raises(UsageError, match=r"cannot keep orders\.type=lenient"):
         check_policies(("evolve", "orders=lenient", "visits.type=stop"), TABLES["log"], "a Delta table")
+
+
+@pytest.mark.parametrize("kind", ["rename", "drop"])
+@pytest.mark.parametrize(
+    ("sink", "reason"),
+    [
+        (partial(WriteToDelta, "/lake/{table}"), "needs column mapping .*delta-rs refuses"),
+        (partial(WriteToDelta, "/lake/{table}", mode="log"), "Older changes stay in a log under the names"),
+        (partial(WriteToIceberg, "shop.{table}", mode="log"), "Older changes stay in a log under the names"),
+        (
+            partial(WriteToBigQuery, project="p", dataset="d", mode="current"),
+            "Storage Write API knows a new name only minutes later",
+        ),
+    ],
+)
+def test_a_sink_that_cannot_rename_and_drop_says_why(sink: Any, reason: str, kind: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot keep {kind}=evolve: add {kind}=.*{reason}"):
+        sink(schema_changes=("evolve", f"{kind}=evolve"))
 
 
 def test_a_log_of_json_has_no_columns_that_change() -> None:
@@ -227,7 +251,7 @@ def _kept(kind: str, policies: ChangePolicies) -> Any:
 
 
 def test_every_cell_that_a_sink_can_keep_and_see_is_tested() -> None:
-    """Renames and drops that a target follows are in `test_column_numbers.py`."""
+    """Renames and drops that a target follows are in `test_column_numbers.py` and in the tests of the sinks."""
     for abilities in SINKS.values():
         for kind, policies in abilities.items():
             if kind in CHANGES.keys() - {"drop"}:
