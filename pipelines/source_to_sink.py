@@ -148,6 +148,10 @@ def _check_mode(source: str, kind: SinkKind, given: Mapping[str, Any]) -> None:
             "changes of Bigtable have cells and not rows, so there is no current row to maintain: set mode=log, "
             "which writes every change"
         )
+    if source == "bigtable" and given.get("layout") == "table":
+        raise UsageError(
+            "changes of Bigtable have cells and not rows, so a change feed cannot show them: leave layout=table out"
+        )
 
 
 def _write_lines(

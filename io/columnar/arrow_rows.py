@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.event.arrow import arrow_array, arrow_type, python_values
+from penstock.event.change_feed import change_feed_schema
 from penstock.event.change_rows import change_row_schema
 from penstock.event.column_types import ColumnType, Field, Kind
+from penstock.event.feed_rows import Layout
 from penstock.event.model import Column, Source, TableSchema
 from penstock.io.columnar.table_rows import Mode, StoredRow, table_schema
 
@@ -30,9 +32,16 @@ def arrow_schema(schema: TableSchema) -> pa.Schema:
     return pa.schema([pa.field(column.name, arrow_type(column.type, "us")) for column in schema])
 
 
-def new_table_schema(schema: TableSchema, mode: Mode) -> pa.Schema:
-    """Return the Arrow schema of a table that a sink creates for events with the columns `schema`."""
-    shape = change_row_schema(schema) if mode == "log" else arrow_schema(table_schema(schema, mode))
+def new_table_schema(schema: TableSchema, mode: Mode, layout: Layout = "events") -> pa.Schema:
+    """Return the Arrow schema of a table that a sink creates for events with the columns `schema`.
+
+    Raises:
+        UsageError: in the mode *log* with the layout *table*, a column has a name of the change feed.
+    """
+    if mode == "log":
+        shape = change_row_schema(schema) if layout == "events" else change_feed_schema(schema, "the table")
+    else:
+        shape = arrow_schema(table_schema(schema, mode))
     # Nullable: a column that a later event does not have must not be refused.
     return pa.schema([field.with_nullable(True) for field in shape])
 

@@ -11,6 +11,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.batches import ElementBatch, is_batched, single
 from penstock.errors import UnwritableError
+from penstock.event.feed_rows import Layout, check_feed_event, check_feed_names, has_feed_row
 from penstock.event.model import ChangeEvent, Image, Op
 from penstock.event.replica import replicable_key
 from penstock.io.columnar.table_rows import Mode
@@ -39,6 +40,9 @@ class CheckRows(beam.PTransform):
     (`penstock.event.plain_types`): a timestamp with nanoseconds, an infinite date, NaN in a decimal. Once such an event
     is staged and committed, no parameter can keep it from the target. So the check comes before that.
 
+    With the layout *table* an event does not fit either if its rows cannot show it (`check_feed_event`), and events
+    without rows end here.
+
     Without `divides` the first such event fails the epoch, before its commit. With it there are two outputs: the events
     that fit, and `RefusedEvent`s for the others.
 
@@ -47,14 +51,21 @@ class CheckRows(beam.PTransform):
     """
 
     def __init__(
-        self, target: str, mode: Mode = "log", *, divides: bool, rows: EventRows | None = None
+        self,
+        target: str,
+        mode: Mode = "log",
+        *,
+        divides: bool,
+        rows: EventRows | None = None,
+        layout: Layout = "events",
     ) -> None:
         """`rows`: makes the rows of a batch, because a step that has checked them needs little more time for it."""
         super().__init__()
         self._target, self._mode, self._divides, self._rows = target, mode, divides, rows
+        self._layout: Layout = layout
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        fn = _CheckFn(self._target, self._mode, divides=self._divides, rows=self._rows)
+        fn = _CheckFn(self._target, self._mode, self._layout, divides=self._divides, rows=self._rows)
         output_type = ElementBatch if is_batched(events) else ChangeEvent
         check = beam.ParDo(fn).with_output_types(output_type)
         if not self._divides:
@@ -66,8 +77,17 @@ class CheckRows(beam.PTransform):
 
 
 class _CheckFn(beam.DoFn):
-    def __init__(self, target: str, mode: Mode, *, divides: bool, rows: EventRows | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        mode: Mode,
+        layout: Layout = "events",
+        *,
+        divides: bool,
+        rows: EventRows | None = None,
+    ) -> None:
         self._target, self._mode, self._divides, self._rows = target, mode, divides, rows
+        self._layout: Layout = layout
         self._pending: list[WindowedValue] = []
         self._bytes = 0
 
@@ -82,7 +102,9 @@ class _CheckFn(beam.DoFn):
     ) -> Iterable[Any]:
         # A batch is already a group.
         if isinstance(event, ElementBatch):
-            return self._check_batch(event)
+            return self._check_batch(self._with_rows(event))
+        if self._layout == "table" and not has_feed_row(event):
+            return ()
         self._pending.append(WindowedValue(event, timestamp, (window,)))
         # The memory of the pending events is what matters, so their large values are counted.
         self._bytes += _size(event.before) + _size(event.after)
@@ -93,12 +115,19 @@ class _CheckFn(beam.DoFn):
     def finish_bundle(self) -> Iterator[Any]:
         some, self._pending, self._bytes = self._pending, [], 0
         # Nearly always all fit. Only a group with a misfit is checked one by one.
-        if not unfit([each.value for each in some], self._mode):
+        if not unfit([each.value for each in some], self._mode, self._layout):
             yield from some
             return
         for each in some:
-            reason = unfit([each.value], self._mode)
+            reason = unfit([each.value], self._mode, self._layout)
             yield self._refuse(each, reason) if reason else each
+
+    def _with_rows(self, batch: ElementBatch) -> ElementBatch:
+        """Return a batch without the events that have no rows."""
+        if self._layout == "events":  # there may be runs of rows too
+            return batch
+        kept = [number for number, event in enumerate(batch.elements) if has_feed_row(event)]
+        return ElementBatch([batch.elements[n] for n in kept], [batch.times_us[n] for n in kept])
 
     def _check_batch(self, batch: ElementBatch) -> Iterator[Any]:
         try:
@@ -107,7 +136,8 @@ class _CheckFn(beam.DoFn):
             # The batch keeps its order; only the events that do not fit leave it.
             fitting = ElementBatch([], [])
             for element, time_us in zip(batch.elements, batch.times_us, strict=True):
-                if type(element) is not BucketRun and (reason := unfit([element], self._mode)):
+                is_event = type(element) is not BucketRun
+                if is_event and (reason := unfit([element], self._mode, self._layout)):
                     yield self._refuse(single(element, time_us), reason)
                 else:
                     fitting.elements.append(element)
@@ -124,7 +154,7 @@ class _CheckFn(beam.DoFn):
         """
         if self._rows is not None:
             return self._rows(batch)
-        check_fit(batch.elements, self._mode)
+        check_fit(batch.elements, self._mode, self._layout)
         return batch
 
     def _refuse(self, event: WindowedValue, reason: str) -> Any:
@@ -139,20 +169,21 @@ def _size(image: Image | None) -> int:
     return sum(len(value) for value in image.values() if isinstance(value, str | bytes)) if image else 0
 
 
-def unfit(events: list[ChangeEvent], mode: Mode = "log") -> str:
+def unfit(events: list[ChangeEvent], mode: Mode = "log", layout: Layout = "events") -> str:
     """Return why a target of rows can never hold some events; "" if it can hold all."""
     try:
-        check_fit(events, mode)
+        check_fit(events, mode, layout)
     except UnwritableError as error:  # names table and column, and shows no value
         return str(error)
     return ""
 
 
-def check_fit(events: list[ChangeEvent], mode: Mode) -> None:
+def check_fit(events: list[ChangeEvent], mode: Mode, layout: Layout = "events") -> None:
     """Check that a target of rows can hold events.
 
     Raises:
         UnwritableError: it can never hold one of them.
+        UsageError: a table has a column with a name of the change feed.
     """
     from penstock.event.change_rows import check_images
 
@@ -166,4 +197,8 @@ def check_fit(events: list[ChangeEvent], mode: Mode) -> None:
             for event in group:
                 if event.op not in _WITHOUT_ROW:
                     replicable_key(event)
+        if layout == "table":
+            check_feed_names(schema.names, group[0].source.qualified_table)
+            for event in group:
+                check_feed_event(event)
         check_images(group, schema)

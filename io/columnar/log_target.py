@@ -4,6 +4,8 @@ A task writes a file for each partition, with the columns of the table, which it
 compares them with the table at the commit, and commits the names of files that fit. It reads rows and writes them
 itself if columns or partitions have changed in between, or if an earlier version of the sink has staged events.
 
+A log has one of two layouts (`penstock.io.columnar.log_layout`).
+
 A format adds `LogFilesTarget` with `LogCommit`, and `TableFiles` for the files of a table.
 """
 
@@ -22,22 +24,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from penstock.errors import UnwritableError
-from penstock.event.change_rows import change_row_schema, change_rows
+from penstock.errors import UnwritableError, UsageError
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema
 from penstock.event.replica import by_table
 from penstock.event.schema_changes import SchemaChangedError
 from penstock.event.schema_policies import EVOLVE
 from penstock.io.columnar.arrow_rows import columns_of_arrow
 from penstock.io.columnar.data_files import DataFile, PlannedFile, files_of
-from penstock.io.columnar.log_shape import LogShape, fits, fitted, shape_after, source_columns
+from penstock.io.columnar.log_layout import LOG_LAYOUTS, LogLayout, check_layout
+from penstock.io.columnar.log_shape import LogShape, fits, fitted, shape_after
 from penstock.io.columnar.one_schema import with_one_schema
 from penstock.io.columnar.partitions import MANY_FILES, Partition, warn_of_many_files
 from penstock.io.columnar.replica import (
     TableEvents,
     check_source,
     events_of_epoch,
-    image_columns,
     publish_tables_of_epoch,
     table_name,
 )
@@ -82,16 +83,16 @@ class TableFiles(ABC):
 
     @abstractmethod
     def divided(self, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
-        """Return change rows by their partitions, each as its file has them; None: only the driver can write them."""
+        """Return rows by their partitions, each as its file has them; None: only the driver can write them."""
 
     @abstractmethod
     def content(self, rows: pa.Table) -> tuple[bytes, str]:
-        """Return a Parquet file of change rows, and its statistics in the words of the format."""
+        """Return a Parquet file of rows of the log, and its statistics in the words of the format."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Change rows that an epoch adds to a table. `file` is None if they are staged as events."""
+    """Rows that an epoch adds to a table. `file` is None if they are staged as events."""
 
     columns: TableSchema
     rows: Callable[[Folder], pa.Table]
@@ -160,6 +161,10 @@ class LogFilesTarget(EpochTableTarget):
 
     _creates_in_tasks: ClassVar[bool]
 
+    @property
+    def _rows(self) -> LogLayout:
+        return LOG_LAYOUTS[self.layout]
+
     @abstractmethod
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> LogCommit: ...
 
@@ -175,10 +180,6 @@ class LogFilesTarget(EpochTableTarget):
         return name
 
     @abstractmethod
-    def _columns(self, table: Any) -> TableSchema:
-        """Return the plain columns of an open table."""
-
-    @abstractmethod
     def _named(self, table: Any) -> Collection[str]:
         """Return the names of the files that an open table has."""
 
@@ -191,12 +192,15 @@ class LogFilesTarget(EpochTableTarget):
             key = source.database, source.schema, source.table, shape
             files.setdefault(key, (source, []))[1].append(part)
 
-        tables = [TableEvents(each[0].source, each) for each in by_table(events).values()]
+        own = by_table(each for each in events if self._rows.has_row(each))
+        tables = [TableEvents(each[0].source, each) for each in own.values()]
         # A message of the log belongs to no table.
-        for part in (part for table in tables if table.source.table for part in _with_one_schema_each(table)):
+        divide = _by_schema if self.layout == "table" else _with_one_schema_each
+        for part in (part for table in tables if table.source.table for part in divide(table)):
             schema = part.schema
-            add(part.source, change_row_schema(schema), partial(change_rows, part.events, schema))
+            add(part.source, self._rows.schema(schema), partial(self._rows.rows, part.events, schema))
         for each in rows:
+            self._check_staged(columns_of_arrow(each.rows.schema))
             add(each.source, each.rows.schema, partial(_itself, each.rows))
         together: dict[str, list[TableSchema]] = {}
         planned = []
@@ -214,7 +218,9 @@ class LogFilesTarget(EpochTableTarget):
             known = self._known_table(planned, planned.columns)
             if not known.files.is_partitioned:
                 return [planned]
-            parts = known.files.divided(self._with_columns(known.columns, table, source, _rows_of(planned)))
+            parts = known.files.divided(
+                self._with_columns(known.columns, table, source, self._rows_of(planned))
+            )
         if parts is None:
             return [planned]
         stem = planned.name.removesuffix(".parquet")
@@ -232,7 +238,7 @@ class LogFilesTarget(EpochTableTarget):
     def write_file(self, planned: PlannedFile) -> DataFile:
         table, source = planned.table, planned.source
         with self.errors(table):
-            rows = _rows_of(planned)
+            rows = self._rows_of(planned)
             known = self._known_table(planned, columns_of_arrow(rows.schema))
             rows = self._with_columns(known.columns, table, source, rows)
             (content, statistics), folder = known.files.content(rows), known.files.folder
@@ -290,11 +296,12 @@ class LogFilesTarget(EpochTableTarget):
             if (files := files_of(batch)) is None:
                 events = [each for table in events_of_epoch([batch], self.selection) for each in table.events]
                 for planned in self.plan_files(events, ""):
-                    part = _Part(planned.columns, partial(_planned_rows, planned))
+                    part = _Part(planned.columns, partial(self._planned_rows, planned))
                     log_of(planned.table, planned.source).parts.append(part)
                 continue
             for file in files:
                 if self.selection.has(file.source.schema, file.source.table):
+                    self._check_staged(file.schema)
                     part = _Part(file.schema, partial(_read, file), file)
                     log_of(file.table, file.source).parts.append(part)
         return list(logs.values())
@@ -312,7 +319,7 @@ class LogFilesTarget(EpochTableTarget):
             # Before anything is read: a repeated epoch costs only the metadata.
             if delivery.is_delivered(commit.ledger()):
                 return ()
-            shape = shape_after(log.table, commit.columns(), columns, log.source, self._policies(log.source))
+            shape = self._shape(log.table, commit.columns(), columns, log.source)
             if shape.columns == commit.columns():
                 return self._commit(commit, log, shape)
             # A commit before the rows. Then the ledger is compared again, on the snapshot that the rows begin at.
@@ -321,13 +328,21 @@ class LogFilesTarget(EpochTableTarget):
         raise TargetUnavailableError(f"another writer alters the columns of the table {log.table}")
 
     def _created(self, name: str, columns: Sequence[TableSchema], source: Source) -> Any:
-        """Create a table for change rows with these columns, and return it.
+        """Create a table for rows with these columns, and return it.
 
         Raises:
             SchemaChangedError: the types of a column have no common one.
         """
-        new = shape_after(name, NO_COLUMNS, columns, source, self._policies(source))
-        return self._create(name, source_columns(new.columns), source)
+        new = self._shape(name, NO_COLUMNS, columns, source)
+        return self._create(name, self._rows.source_columns(new.columns), source)
+
+    def _shape(self, table: str, held: TableSchema, files: Sequence[TableSchema], source: Source) -> LogShape:
+        return shape_after(table, held, files, source, self._policies(source), self.layout)
+
+    def _check_staged(self, columns: TableSchema) -> None:
+        """Raise UsageError if an earlier start has staged rows of the other layout."""
+        fix = "start the pipeline once with the other layout, which writes them, and change it then"
+        check_layout(f"a file for {self.pattern} in the checkpoint", columns, self.layout, fix)
 
     def _commit(self, commit: LogCommit, log: _TableLog, shape: LogShape) -> Sequence[DataFile]:
         files = [part.file for part in log.parts if part.file is not None]
@@ -353,7 +368,8 @@ class LogFilesTarget(EpochTableTarget):
         identity = self._identity(name)
         known = _known.get(identity)
         if known is not None and known.read_at >= now - _REREAD_SECONDS:
-            images = {(column.name, column.type) for column in image_columns(known.columns, "log")}
+            source_columns = self._rows.source_columns
+            images = {(column.name, column.type) for column in source_columns(known.columns)}
             # Columns that are not known may be in the table by now.
             if images and all((each.name, each.type) in images for each in source_columns(own)):
                 return known
@@ -375,15 +391,31 @@ class LogFilesTarget(EpochTableTarget):
             return self._created(planned.table, planned.together[:1], planned.source)
 
     def _with_columns(self, held: TableSchema, table: str, source: Source, rows: pa.Table) -> pa.Table:
-        """Return change rows with the columns `held` of the table, and new ones if the policy allows the change."""
+        """Return rows with the columns `held` of the table, and new ones if the policy allows the change."""
         if not held.columns:
             return rows
         try:
-            shape = shape_after(table, held, [columns_of_arrow(rows.schema)], source, self._policies(source))
+            shape = self._shape(table, held, [columns_of_arrow(rows.schema)], source)
             return fitted(rows, shape.columns, shape.left_out[0], source)
         # The driver meets the same error, after all other tables of the epoch.
-        except (SchemaChangedError, UnwritableError):
+        except (SchemaChangedError, UnwritableError, UsageError):
             return rows
+
+    def _rows_of(self, planned: PlannedFile) -> pa.Table:
+        """Return the rows of a file in the order of their versions."""
+        rows = pa.concat_tables([part() for part in planned.rows])
+        versions = self._rows.versions(rows)
+        # Nearly always true: a table has one reader, or few.
+        if (
+            pc.all(pc.less_equal(versions.slice(0, max(len(versions) - 1, 0)), versions.slice(1))).as_py()
+            is not False
+        ):
+            return rows
+        # The sort is stable: both rows of an update have one version.
+        return rows.take(pc.sort_indices(versions))
+
+    def _planned_rows(self, planned: PlannedFile, folder: Folder) -> pa.Table:
+        return self._rows_of(planned)
 
 
 def _check_files(table: str, folder: Folder, files: Sequence[DataFile]) -> None:
@@ -406,23 +438,6 @@ def _read(file: DataFile, folder: Folder) -> pa.Table:
     return rows
 
 
-def _planned_rows(planned: PlannedFile, folder: Folder) -> pa.Table:
-    return _rows_of(planned)
-
-
-def _rows_of(planned: PlannedFile) -> pa.Table:
-    """Return the rows of a file in the order of their versions."""
-    rows = pa.concat_tables([part() for part in planned.rows])
-    versions = pc.struct_field(rows.column("metadata"), "version")
-    # Nearly always true: a table has one reader, or few.
-    if (
-        pc.all(pc.less_equal(versions.slice(0, max(len(versions) - 1, 0)), versions.slice(1))).as_py()
-        is not False
-    ):
-        return rows
-    return rows.take(pc.sort_indices(versions))
-
-
 def _itself(rows: pa.Table) -> pa.Table:
     return rows
 
@@ -434,7 +449,15 @@ def _with_one_schema_each(table: TableEvents) -> list[TableEvents]:
         return [with_one_schema(name, table, NO_COLUMNS, EVOLVE)]
     # Which types the table takes is decided at the commit.
     except SchemaChangedError:
-        parts: dict[TableSchema, list[ChangeEvent]] = {}
-        for event in table.events:
-            parts.setdefault(event.schema, []).append(event)
-        return [TableEvents(table.source, each) for each in parts.values()]
+        return _by_schema(table)
+
+
+def _by_schema(table: TableEvents) -> list[TableEvents]:
+    """Return the events of a table in parts with one schema each.
+
+    Under a later schema a change would seem to lack the columns that were added since.
+    """
+    parts: dict[TableSchema, list[ChangeEvent]] = {}
+    for event in table.events:
+        parts.setdefault(event.schema, []).append(event)
+    return [TableEvents(table.source, each) for each in parts.values()]

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, get_args
 
 from penstock.errors import UsageError
+from penstock.event.feed_rows import Layout
 from penstock.event.schema_policies import Abilities
 from penstock.io.columnar.table_rows import Mode
+from penstock.io.staging.arguments import check_choice
 from penstock.io.staging.options import SchemaChangeOptions, StagingOptions, TombstoneOptions
 from penstock.options import Accepts, options
 
@@ -41,10 +43,15 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
     roll_seconds: float = 10
     """Time, in seconds of processing time, for which events are collected before a commit; 0: one commit for each
     epoch."""
+    layout: Layout = "events"
+    """Columns of a table in the mode log. With events, `op`, `timestamp`, `key`, `before`, `after`, `metadata`. With
+    table, the columns of the table and `_change_type`, `_commit_version`, `_commit_timestamp`, `_not_sent`; an update
+    has a row for the old values, if the source sends them, and one for the new ones."""
     partition_by: Annotated[Sequence[str], Accepts(example="orders=day(created_at)")] = ()
     """Columns by which tables are partitioned that the sink creates: region, or day(created_at) for the day of a time
     in UTC (year, month, day, hour). Repeat it for several columns, and for some tables, as in orders=region; all
-    entries that fit count. In the mode log: op, and a unit of timestamp. A table that exists keeps its own."""
+    entries that fit count. In the mode log: op, and a unit of timestamp; with layout=table, _change_type and a unit of
+    _commit_timestamp. A table that exists keeps its own."""
     on_refused_table: RefusedTables = "stop"
     """What happens when the target refuses a table for good (its columns do not fit, access is denied, it is no table
     of the sink): stop fails the pipeline after all other tables of the epoch; park keeps the changes of the table in
@@ -83,6 +90,15 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
                 "written the rows as files of the table before it refuses them. Use on_refused_table='stop'."
             )
         return self.max_parked_bytes
+
+    def check_layout(self) -> None:
+        """Raise UsageError if there is no such layout, or the mode has none."""
+        check_choice("layout", self.layout, get_args(Layout))
+        if self.layout == "table" and self.mode != "log":
+            raise UsageError(
+                f"layout='table' is for mode='log', and the mode is {self.mode}, whose tables have the columns of the "
+                "source anyway: leave layout out, or set mode='log'"
+            )
 
     def check_upkeep(self) -> None:
         """Raise UsageError if `version_seconds` or `max_index_bytes` is negative."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -20,8 +20,9 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.event.column_types import Kind
+from penstock.event.feed_rows import Layout
 from penstock.event.model import Column, Source, TableSchema
-from penstock.io.columnar.table_rows import PREFIX, TIMESTAMP, Mode
+from penstock.io.columnar.table_rows import LOG_TIMES, PREFIX, TIMESTAMP, Mode
 from penstock.tables import matches_table
 
 logger = logging.getLogger(__name__)
@@ -38,8 +39,11 @@ MANY_FILES = 100
 _VALUES = frozenset((Kind.BOOL, Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.STRING, Kind.DATE))
 _TIMES = frozenset((Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP, Kind.DATE))
 _ENTRY = re.compile(r"(?:(?P<table>[^=]+)=)?(?:(?P<unit>\w+)\((?P<time>[^()]+)\)|(?P<column>[^()=]+))")
-_LOG_COLUMNS = {"op": False, "timestamp": True}
-"""The columns of a change log that may partition it, and whether only by a unit of time."""
+_LOG_COLUMNS: Mapping[Layout, tuple[str, str]] = {
+    "events": ("op", LOG_TIMES["events"]),
+    "table": ("_change_type", LOG_TIMES["table"]),
+}
+"""The columns of a change log that may partition it: the second one by a unit of time."""
 
 
 class PartitionField(NamedTuple):
@@ -69,7 +73,9 @@ class PartitionEntry(NamedTuple):
     field: PartitionField
 
 
-def partition_entries(partition_by: Entries, mode: Mode) -> tuple[PartitionEntry, ...]:
+def partition_entries(
+    partition_by: Entries, mode: Mode, layout: Layout = "events"
+) -> tuple[PartitionEntry, ...]:
     """Return the entries of `partition_by`.
 
     Raises:
@@ -77,7 +83,7 @@ def partition_entries(partition_by: Entries, mode: Mode) -> tuple[PartitionEntry
     """
     entries = tuple(map(_entry, (partition_by,) if isinstance(partition_by, str) else partition_by))
     for entry in entries:
-        _check_mode(entry.field, mode)
+        _check_mode(entry.field, mode, layout)
     return entries
 
 
@@ -166,13 +172,13 @@ def _entry(text: str) -> PartitionEntry:
     return PartitionEntry(found["table"] or "", field)
 
 
-def _check_mode(field: PartitionField, mode: Mode) -> None:
+def _check_mode(field: PartitionField, mode: Mode, layout: Layout) -> None:
     if mode == "log":
-        # None for every other column, which is equal to neither.
-        if _LOG_COLUMNS.get(field.column) != (field.transform != "identity"):
+        value, time = _LOG_COLUMNS[layout]
+        if field.column != (value if field.transform == "identity" else time):
             raise UsageError(
-                f"partition_by={field}: a table with mode=log can be partitioned by op, and by a unit of timestamp "
-                "such as day(timestamp), the commit time."
+                f"partition_by={field}: a table with mode=log and layout={layout} can be partitioned by {value}, and "
+                f"by a unit of {time} such as day({time}), the commit time."
             )
     elif field.column.startswith(PREFIX) and not (mode == "history" and field.column == TIMESTAMP):
         raise UsageError(

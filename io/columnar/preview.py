@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from penstock.event.change_feed import change_feed
 from penstock.event.change_rows import change_rows
+from penstock.event.feed_rows import Layout
 from penstock.event.model import ChangeEvent, Op
 from penstock.event.replica import fold
 from penstock.io.columnar.arrow_rows import rows_to_arrow
@@ -15,14 +16,15 @@ from penstock.io.columnar.table_rows import History, Mode, StoredRow, current_ro
 from penstock.io.staging.preview import Written, changes_no_row, written_row, written_truncate
 
 
-def rows_of_event(event: ChangeEvent, table: str, mode: Mode) -> list[Written]:
-    """Return the rows that `mode` makes of an event in a table without rows.
+def rows_of_event(event: ChangeEvent, table: str, mode: Mode, layout: Layout = "events") -> list[Written]:
+    """Return the rows that `mode` makes of an event in a table without rows; `layout` is of the mode *log*.
 
     Raises:
         ValueError: a value that its column cannot hold, or an event without a primary key; the message names it.
     """
     if mode == "log":
-        return _all_rows(table, change_rows([event], event.schema))
+        make = change_feed if layout == "table" else change_rows
+        return _all_rows(table, make([event], event.schema))
     # Messages and changes of the schema do nothing in a table.
     if changes_no_row(event):
         return []
@@ -38,11 +40,6 @@ def rows_of_event(event: ChangeEvent, table: str, mode: Mode) -> list[Written]:
         schema = history.schema
     arrow = rows_to_arrow(rows, table_schema(schema, mode), event.source)
     return [written_row(event, table, row, _types(arrow)) for row in _python_rows(arrow)]
-
-
-def feed_of_event(event: ChangeEvent, table: str) -> list[Written]:
-    """Return the rows of the change feed (`penstock.event.change_feed`) for an event; raises as `rows_of_event`."""
-    return _all_rows(table, change_feed([event], event.schema))
 
 
 def _all_rows(table: str, rows: pa.Table) -> list[Written]:

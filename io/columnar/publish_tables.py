@@ -37,5 +37,9 @@ def publish_tables(
 
 
 def rows_of(publish: PublishEpochs) -> EventRows | None:
-    """Return what makes the rows of a batch of events, if the tasks write them."""
-    return EventRows(bucket_of_table, bucket_of_source) if isinstance(publish, PublishDataFiles) else None
+    """Return what makes the rows of a batch of events, if the tasks write change rows."""
+    target = publish.target
+    # A change feed has another number of rows than the batch has events, so its rows are made when a file is written.
+    if not isinstance(target, LogFilesTarget) or target.mode != "log" or target.layout == "table":
+        return None
+    return EventRows(bucket_of_table, bucket_of_source)

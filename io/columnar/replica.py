@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.errors import PenstockError, UnwritableError, UsageError
 from penstock.event.column_numbers import follows_numbers
-from penstock.event.model import ChangeEvent, Column, Source, TableSchema
+from penstock.event.model import ChangeEvent, Source, TableSchema
 from penstock.event.replica import by_table
 from penstock.event.schema_changes import (
     SchemaChange,
@@ -164,14 +164,10 @@ def raise_refused(
     ).with_traceback(first.__traceback__) from None  # its text is in this one
 
 
-def image_columns(held: TableSchema, mode: Mode) -> TableSchema:
-    """Return the columns of rows of the source, from the columns of a table in a mode."""
-    if mode != "log":
-        # The sink's own columns begin with its prefix.
-        return TableSchema(tuple(column for column in held if not column.name.startswith(PREFIX)))
-    # In a log, the columns of the source are the fields of the images.
-    images = next((column for column in held if column.name == "after"), None)
-    return TableSchema(tuple(Column(each.name, each.type) for each in images.type.fields) if images else ())
+def row_columns(held: TableSchema) -> TableSchema:
+    """Return the columns of the source, from the columns of a table in the mode *current* or *history*."""
+    # The sink's own columns begin with its prefix.
+    return TableSchema(tuple(column for column in held if not column.name.startswith(PREFIX)))
 
 
 def table_for(name: str, source: Source, sources: dict[str, Source]) -> str:

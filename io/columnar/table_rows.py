@@ -10,13 +10,14 @@ The values are plain (`penstock.event.plain_types`), with times in nanoseconds. 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
 
 from penstock.event.column_types import ColumnType, Interval, Kind
+from penstock.event.feed_rows import Layout
 from penstock.event.keys import changed_key
 from penstock.event.model import ChangeEvent, Column, Image, Op, TableSchema, Version
 from penstock.event.plain_types import plain_images, plain_schema
@@ -32,6 +33,9 @@ from penstock.event.replica import (
 from penstock.event.schema_changes import merged_schema
 
 Mode = Literal["log", "current", "history"]
+
+LOG_TIMES: Mapping[Layout, str] = {"events": "timestamp", "table": "_commit_timestamp"}
+"""The column of a log with the commit time."""
 
 PREFIX = "_penstock_"
 KEY, VERSION, TIMESTAMP, DELETED = (f"{PREFIX}{name}" for name in ("key", "version", "timestamp", "deleted"))

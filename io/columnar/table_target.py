@@ -18,6 +18,7 @@ from typing_extensions import Self
 from penstock.datasets import Dataset, ReadTable, names_of
 from penstock.errors import InvariantError, PenstockError, ServiceError, SeveralProblemsError, UsageError
 from penstock.event.column_numbers import ColumnMoves, Numbers, follows_numbers
+from penstock.event.feed_rows import Layout, check_feed_names
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import TableChanges, fold
 from penstock.event.schema_changes import SchemaChange
@@ -30,6 +31,7 @@ from penstock.io.columnar.followed_columns import (
 )
 from penstock.io.columnar.key_index import KeyIndex
 from penstock.io.columnar.known_keys import SnapshotKeys
+from penstock.io.columnar.log_layout import check_layout
 from penstock.io.columnar.old_versions import is_due
 from penstock.io.columnar.one_schema import with_one_schema
 from penstock.io.columnar.partitions import Entries as PartitionEntries
@@ -45,9 +47,9 @@ from penstock.io.columnar.replica import (
     COMMITS_AT_ONCE,
     TableEvents,
     events_of_epoch,
-    image_columns,
     raise_refused,
     refusals_of_tables,
+    row_columns,
     table_for,
     table_name,
     with_one_commit_each,
@@ -120,6 +122,7 @@ class EpochTableTarget(ABC):
     """
 
     mode: Mode
+    layout: Layout
     schema_changes: Entries
     tombstone_seconds: float
     selection: TableSelection
@@ -165,12 +168,16 @@ class EpochTableTarget(ABC):
         """
 
     @abstractmethod
+    def _columns(self, table: Any) -> TableSchema:
+        """Return the plain columns of an open table."""
+
+    @abstractmethod
     def _partitions(self, table: Any) -> tuple[PartitionField, ...]:
         """Return by what an open table is partitioned."""
 
     def _partitions_of_new(self, source: Source) -> tuple[PartitionField, ...]:
         """Return by what a table is partitioned that the sink creates."""
-        return fields_of(partition_entries(self.partition_by, self.mode), source)
+        return fields_of(partition_entries(self.partition_by, self.mode, self.layout), source)
 
     def _check_partitions(self, name: str, table: Any, source: Source) -> None:
         """Check that an open table has the partitions that `partition_by` asks for, if it asks for some."""
@@ -178,22 +185,26 @@ class EpochTableTarget(ABC):
             check_own(name, self._partitions(table), wanted)
 
     def check_tables(self, tables: Callable[[], Sequence[ReadTable]]) -> None:
-        """See `penstock.io.staging.epochs.ChecksTables`: `partition_by` fits the tables, and those that exist."""
-        if not self.partition_by:
+        """See `penstock.io.staging.epochs.ChecksTables`: `partition_by` and `layout` fit all tables."""
+        if not self.partition_by and self.layout == "events":
             return
-        found = in_parallel(self._partitions_problem, tables(), COMMITS_AT_ONCE)
+        found = in_parallel(self._problem, tables(), COMMITS_AT_ONCE)
         if problems := [each for each in found if each is not None]:
             raise SeveralProblemsError.of(problems[:_MOST_PROBLEMS])
 
-    def _partitions_problem(self, read: ReadTable) -> UsageError | None:
-        """Return what keeps a table of the source from its partitions; None: nothing."""
+    def _problem(self, read: ReadTable) -> UsageError | None:
+        """Return what keeps a table of the source from its partitions or its layout; None: nothing."""
         wanted, name = self._partitions_of_new(read.source), table_name(self.pattern, read.source)
         # Only tables that need it are opened: there may be thousands.
-        if not wanted or not self.selection.has(read.source.schema, read.source.table):
+        is_asked = wanted or self.layout == "table"
+        if not is_asked or not self.selection.has(read.source.schema, read.source.table):
             return None
         try:
+            if self.layout == "table":
+                check_feed_names(read.dataset.columns, read.source.qualified_table)
             with self.errors(name):
                 if (table := self._open(name)) is not None:
+                    self._check_layout(name, table)
                     check_own(name, self._partitions(table), wanted)
                 elif read.dataset.columns and self.mode != "log":
                     own = [column for column, _ in wanted if column.startswith(PREFIX)]
@@ -202,17 +213,24 @@ class EpochTableTarget(ABC):
             return error
         return None
 
-    def _check_partitions_of_one(self) -> None:
-        """Check the partitions before the start, if the name of the table and the entries fit every source.
+    def _check_layout(self, name: str, table: Any) -> None:
+        """Check that an open table has the rows of a log in the layout of the sink."""
+        if self.mode == "log":
+            check_layout(f"the table {name}", self._columns(table), self.layout)
+
+    def _check_one_table(self) -> None:
+        """Check layout and partitions before the start, if the name of the table and the entries fit every source.
 
         Raises:
             UsageError: the table exists and has others.
         """
-        entries = partition_entries(self.partition_by, self.mode)
-        if "{" in self.pattern or any(entry.pattern for entry in entries):
+        entries = partition_entries(self.partition_by, self.mode, self.layout)
+        if "{" in self.pattern or not (entries or self.layout == "table"):
             return
-        if entries and (table := self._open(self.pattern)) is not None:
-            check_own(self.pattern, self._partitions(table), [entry.field for entry in entries])
+        if (table := self._open(self.pattern)) is not None:
+            self._check_layout(self.pattern, table)
+            if not any(entry.pattern for entry in entries):
+                check_own(self.pattern, self._partitions(table), [entry.field for entry in entries])
 
     @abstractmethod
     def _begin(self, table: Any, name: str, delivery: EpochDelivery) -> TableCommit:
@@ -345,7 +363,7 @@ class EpochTableTarget(ABC):
         """Return the rows of an event; see `penstock.io.staging.preview`."""
         if not event.source.table:  # a message of the log belongs to no table
             return []
-        return rows_of_event(event, table_for(self.pattern, event.source, {}), self.mode)
+        return rows_of_event(event, table_for(self.pattern, event.source, {}), self.mode, self.layout)
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         tables = self.tables_of(delivery, batches)
@@ -419,7 +437,7 @@ class EpochTableTarget(ABC):
                 self._publish(epochs)
                 return
             events = under_names_of_now(events, moves, policies)
-        events = with_one_schema(name, events, image_columns(commit.columns(), self.mode), policies)
+        events = with_one_schema(name, events, row_columns(commit.columns()), policies)
         before = commit.snapshot
         # A log appends always, so it does not need the keys.
         if self.mode != "log" and self._keys.are_new(name, before, events.events, commit.read_keys):

@@ -10,6 +10,7 @@ import apache_beam as beam
 from typing_extensions import Self
 
 from penstock.datasets import ReadTable
+from penstock.event.feed_rows import Layout
 from penstock.event.model import ChangeEvent
 from penstock.io.columnar.check import CheckRows
 from penstock.io.columnar.table_rows import Mode
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class WriteCheckedRows(beam.PTransform):
     """Applies `write` to the change events that `CheckRows` lets pass. `target` names the target in messages.
 
-    `always`: whether events are checked also without an error output. `rows`: see `CheckRows`.
+    `always`: whether events are checked also without an error output. `rows`, `layout`: see `CheckRows`.
     """
 
     def __init__(
@@ -37,9 +38,10 @@ class WriteCheckedRows(beam.PTransform):
         *,
         always: bool = True,
         rows: EventRows | None = None,
+        layout: Layout = "events",
     ) -> None:
         super().__init__()
-        self.rows = rows
+        self.rows, self._rows_layout = rows, layout
         # The check makes the rows.
         self._always = always or rows is not None
         self._target, self._write_label, self._write, self._rows_mode = target, label, write, mode
@@ -87,7 +89,9 @@ class WriteCheckedRows(beam.PTransform):
         return self._write.target
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        check = CheckRows(self._target, self._rows_mode, divides=self._divides, rows=self.rows)
+        check = CheckRows(
+            self._target, self._rows_mode, divides=self._divides, rows=self.rows, layout=self._rows_layout
+        )
         if not self._divides:
             # `always` is False where the write itself finds such a row before the commit.
             return (events | check if self._always else events) | self._write_label >> self._write

@@ -1,4 +1,4 @@
-"""The statistics of a file of change rows, as an entry of Delta's log has them. Needs pyarrow.
+"""The statistics of a file of a log, as an entry of Delta's log has them. Needs pyarrow.
 
 Engines skip files by them. As Delta does by default, 32 columns have statistics: the columns by which a log is
 filtered, then the columns of the source as they are after the change. Integers, texts and times have bounds.
@@ -22,6 +22,7 @@ _LONGEST_TEXT = 64
 _LAST_CHARACTER = "\U0010ffff"
 
 _FILTERED = (("op",), ("timestamp",), ("metadata", "version"), ("metadata", "order"))
+_FILTERED_IN_FEED = (("_commit_version",), ("_commit_timestamp",), ("_change_type",))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The years that `datetime` and engines have.
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_000_000
@@ -69,6 +70,12 @@ def _columns(schema: pa.Schema) -> Sequence[tuple[_Path, pa.DataType, int]]:
     if (KEY,) in {path for path, _, _ in leaves}:
         return sorted(leaves, key=lambda each: not each[0][0].startswith(PREFIX))[:_MOST_COLUMNS]
     by_path = {path: (path, type_, place) for path, type_, place in leaves}
+    # A change feed: the columns of the source are columns of the table.
+    if by_path.keys() >= set(_FILTERED_IN_FEED):
+        others = [
+            each for each in leaves if each[0] not in _FILTERED_IN_FEED and not pa.types.is_list(each[1])
+        ]
+        return [*(by_path[path] for path in _FILTERED_IN_FEED), *others][:_MOST_COLUMNS]
     first = [by_path[path] for path in _FILTERED if path in by_path]
     for image in ("key", "after"):
         first += [each for each in leaves if each[0][0] == image and not pa.types.is_list(each[1])]

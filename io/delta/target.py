@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from penstock.datasets import Dataset
+from penstock.event.feed_rows import Layout
 from penstock.event.model import Source, TableSchema
 from penstock.event.schema_policies import Entries
 from penstock.folders import check_creatable
@@ -20,7 +21,7 @@ from penstock.io.columnar.log_target import LogFilesTarget
 from penstock.io.columnar.options import TableSinkOptions
 from penstock.io.columnar.partitions import Entries as PartitionEntries
 from penstock.io.columnar.partitions import PartitionField, check_columns
-from penstock.io.columnar.table_rows import Mode
+from penstock.io.columnar.table_rows import LOG_TIMES, Mode
 from penstock.io.columnar.table_target import Tidied
 from penstock.io.delta.commit import CommitEntries, DeltaCommit, commit_without_files, table_schema_of
 from penstock.io.delta.errors import DeltaTargetError, errors_of
@@ -64,6 +65,7 @@ class DeltaTarget(LogFilesTarget):
     partition_by: PartitionEntries = ()
     version_seconds: float = 0
     max_index_bytes: int = TableSinkOptions.max_index_bytes
+    layout: Layout = TableSinkOptions.layout
     _tidied: dict[str, Tidied] = field(default_factory=dict, init=False, repr=False, compare=False)
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
     _indexes: list[KeyIndex] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -92,7 +94,7 @@ class DeltaTarget(LogFilesTarget):
         uri = _PLACEHOLDER.sub("penstock", self.uri)
         with errors_of(uri):
             self._open(uri)
-            self._check_partitions_of_one()
+            self._check_one_table()
 
     @property
     def pattern(self) -> str:
@@ -117,7 +119,7 @@ class DeltaTarget(LogFilesTarget):
     def _create(self, uri: str, columns: TableSchema, source: Source) -> Any:
         from deltalake import DeltaTable
 
-        shape, fields = new_table_schema(columns, self.mode), self._partitions_of_new(source)
+        shape, fields = new_table_schema(columns, self.mode, self.layout), self._partitions_of_new(source)
         check_columns(uri, fields, columns_of_arrow(shape))
         DeltaTable.create(
             uri,
@@ -191,7 +193,8 @@ class DeltaTarget(LogFilesTarget):
         commit_without_files(commit.table, properties)
         newest = self._open(commit.name)
         # A text: delta-rs 1.6 compares no time without a time zone with the column.
-        newest.delete(f"\"timestamp\" >= '{mark.complete_until}'", commit_properties=properties)
+        time = LOG_TIMES[self.layout]
+        newest.delete(f"\"{time}\" >= '{mark.complete_until}'", commit_properties=properties)
 
     def _forget_versions(self, name: str, before_ms: int, since_ms: int) -> bool:
         # Opened again: the commit may have been written without delta-rs.

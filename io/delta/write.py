@@ -21,7 +21,8 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
 
     Modes:
 
-    - ``log``: every change is a row (`penstock.event.change_rows`).
+    - ``log``: every change is a row (`penstock.event.change_rows`), or with ``layout="table"`` the rows are the change
+      feed of the table (`penstock.event.change_feed`).
     - ``current``: one row per primary key. A deleted row stays as a tombstone: ``_penstock_deleted`` is true and its
       other columns are null. So the rows of the source are those ``where not _penstock_deleted``.
     - ``history``: one row for each version of a row, valid from ``_penstock_timestamp`` until ``_penstock_valid_to``
@@ -64,7 +65,8 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
         if self.mode == "log" and is_local(uri) and not uri.startswith("file://"):
             uri = os.path.abspath(uri)
         self.check_vectors()
-        partition_entries(self.partition_by, self.mode)
+        self.check_layout()
+        partition_entries(self.partition_by, self.mode, self.layout)
         self.check_upkeep()
         check_arguments(
             "uri", uri, self.mode, self.schema_changes, ABILITIES, "a Delta table", DELTA_CANNOT_MOVE
@@ -80,9 +82,12 @@ class WriteToDelta(DeltaSinkOptions, WriteCheckedRows):
             partition_by=self.partition_by,
             version_seconds=self.version_seconds,
             max_index_bytes=self.max_index_bytes,
+            layout=self.layout,
         )
         publish = publish_tables(target, options=self, max_parked_bytes=self.parked_bytes)
-        WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))
+        WriteCheckedRows.__init__(
+            self, target.name, "Publish", publish, self.mode, rows=rows_of(publish), layout=self.layout
+        )
 
     def display_data(self) -> dict[str, Any]:
         return {"mode": self.mode, **super().display_data()}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Annotated, Any
 
+from penstock.event.feed_rows import Layout
 from penstock.event.model import ChangeEvent
 from penstock.io.columnar.options import AvroCompression, ParquetCompression
 from penstock.io.files.json_lines import LineCompression
@@ -102,6 +103,10 @@ class RowFileOptions(OutputOptions):
 class ParquetSinkOptions(RowFileOptions):
     """The options of `WriteToParquet`."""
 
+    layout: Layout = "events"
+    """Columns of files. With events, `op`, `timestamp`, `key`, `before`, `after`, `metadata`. With table, the columns
+    of the table and `_change_type`, `_commit_version`, `_commit_timestamp`, `_not_sent`; an update has a row for the
+    old values, if the source sends them, and one for the new ones."""
     compression: ParquetCompression = "zstd"
     """Compression of files."""
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.event.coder import encode_event
+from penstock.event.feed_rows import Layout as RowsLayout
 from penstock.event.model import ChangeEvent
 from penstock.extras import require_extra
 from penstock.io.columnar.avro import AvroRows
@@ -41,6 +42,7 @@ class _WriteRows(WriteCheckedRows):
         *,
         options: RowFileOptions,
         rows: EventRows | None = None,
+        rows_layout: RowsLayout = "events",
     ) -> None:
         self._layout, self._format = layout, format
         policy = RollingPolicy(round(options.roll_seconds * 1e6), options.roll_bytes)
@@ -53,7 +55,7 @@ class _WriteRows(WriteCheckedRows):
             marks_complete=options.mark_complete,
             folders=None if callable(options.table) else self._layout.folders_of,
         )
-        super().__init__(target, "Write", write, rows=rows)
+        super().__init__(target, "Write", write, rows=rows, layout=rows_layout)
 
     @property
     def preview(self) -> Preview:
@@ -79,10 +81,12 @@ class WriteToParquet(ParquetSinkOptions, _WriteRows):
         events | WriteToParquet("/data/lake")
 
     creates ``/data/lake/<table>/date=2026-11-21/hour=16/….parquet``. The columns are `op`, `timestamp`, `key`,
-    `before`, `after` and `metadata` (`penstock.event.change_rows`). When the columns of the table change, a new file
+    `before`, `after` and `metadata` (`penstock.event.change_rows`), or with ``layout="table"`` those of the change feed
+    of the table (`penstock.event.change_feed`). When the columns of the table change, a new file
     begins. Emits a `PublishedFile` for each file. Consumers may rely on what docs/files.md says.
 
-    Order: rows of a file are in the order in which they arrived. Sort by `metadata.version` for the order of a table.
+    Order: rows of a file are in the order in which they arrived. Sort by `metadata.version` (`_commit_version`) for the
+    order of a table. Of the two rows of an update `update_preimage` is the first.
     What repeats: nothing on `PySparkRunner`; see `WriteToJsonLines`.
     Watermark: each open file holds the output watermark at its earliest event time until the file is published.
     State: for each table, partition, shard and version of the columns the events since the last roll.
@@ -96,9 +100,18 @@ class WriteToParquet(ParquetSinkOptions, _WriteRows):
         # Imported here, so that the module can be loaded without the extra.
         from penstock.io.columnar.row_runs import EventRows
 
-        layout, format = _layout(self), ParquetRows(self.compression)
+        layout, format = _layout(self), ParquetRows(self.compression, self.layout)
         rows = EventRows(layout, None if layout.needs_events else layout.bucket_of)
-        _WriteRows.__init__(self, "a Parquet file", format, layout, options=self, rows=rows)
+        _WriteRows.__init__(
+            self,
+            "a Parquet file",
+            format,
+            layout,
+            options=self,
+            # A change feed has another number of rows than the batch has events.
+            rows=rows if self.layout == "events" else None,
+            rows_layout=self.layout,
+        )
 
 
 class WriteToAvro(AvroSinkOptions, _WriteRows):

@@ -115,14 +115,17 @@ def restore(table: Any, version: int, entries: Mapping[str, str], mark: Mark) ->
         with_mark(transaction, table.metadata.properties, mark)
 
 
-def delete_from(table: Any, summary: Mapping[str, str], entries: Mapping[str, str], mark: Mark) -> None:
-    """Delete the rows of a log from the time of a mark on, with properties and the mark, in one commit."""
+def delete_from(
+    table: Any, time: str, summary: Mapping[str, str], entries: Mapping[str, str], mark: Mark
+) -> None:
+    """Delete the rows of a log from the time of a mark on, with properties and the mark, in one commit.
+
+    `time` is the column with the commit time.
+    """
     from pyiceberg.expressions import GreaterThanOrEqual
 
     since: datetime = EPOCH + timedelta(microseconds=mark.until_us)
     with table.transaction() as transaction:
-        transaction.delete(
-            GreaterThanOrEqual("timestamp", since.isoformat()), snapshot_properties=dict(summary)
-        )
+        transaction.delete(GreaterThanOrEqual(time, since.isoformat()), snapshot_properties=dict(summary))
         transaction.set_properties(dict(entries))
         with_mark(transaction, table.metadata.properties, mark)

@@ -22,6 +22,7 @@ import pyarrow as pa
 from penstock.datasets import Dataset
 from penstock.errors import SeveralProblemsError, UsageError
 from penstock.event.column_numbers import ColumnMoves, Numbers, source_text
+from penstock.event.feed_rows import Layout
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.schema_changes import SchemaChange, SchemaChangedError
 from penstock.event.schema_policies import Entries
@@ -49,7 +50,7 @@ from penstock.io.columnar.partitions import Entries as PartitionEntries
 from penstock.io.columnar.positions import NO_POSITIONS, Positions
 from penstock.io.columnar.replica import schema_change
 from penstock.io.columnar.row_commit import RowCommit
-from penstock.io.columnar.table_rows import KEY, Mode, StoredRow
+from penstock.io.columnar.table_rows import KEY, LOG_TIMES, Mode, StoredRow
 from penstock.io.columnar.table_target import Tidied
 from penstock.io.columnar.upkeep import GROUP_ROWS
 from penstock.io.iceberg.errors import IcebergTargetError, classify_error, not_configured
@@ -131,6 +132,7 @@ class IcebergTarget(LogFilesTarget):
     partition_by: PartitionEntries = ()
     version_seconds: float = 0
     max_index_bytes: int = TableSinkOptions.max_index_bytes
+    layout: Layout = TableSinkOptions.layout
     _tidied: dict[str, Tidied] = field(default_factory=dict, init=False, repr=False, compare=False)
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
     _indexes: list[KeyIndex] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -169,7 +171,7 @@ class IcebergTarget(LogFilesTarget):
     def _check_catalog(self) -> None:
         with _errors(self.name):
             self._load_catalog().list_namespaces()
-            self._check_partitions_of_one()
+            self._check_one_table()
 
     @property
     def pattern(self) -> str:
@@ -200,7 +202,7 @@ class IcebergTarget(LogFilesTarget):
             return None
 
     def _create(self, name: str, columns: TableSchema, source: Source) -> Any:
-        shape, fields = new_table_schema(columns, self.mode), self._partitions_of_new(source)
+        shape, fields = new_table_schema(columns, self.mode, self.layout), self._partitions_of_new(source)
         check_columns(name, fields, columns_of_arrow(shape))
         schema, spec = schema_and_spec(shape, fields)
         catalog = self._load_catalog()
@@ -232,7 +234,7 @@ class IcebergTarget(LogFilesTarget):
         restore(self._load_catalog().load_table(commit.name), version, commit.entries(), mark)
 
     def _delete_from(self, commit: _Commit, mark: Mark) -> None:
-        delete_from(commit.table, commit.summary, commit.entries(), mark)
+        delete_from(commit.table, LOG_TIMES[self.layout], commit.summary, commit.entries(), mark)
 
     def _forget_versions(self, name: str, before_ms: int, since_ms: int) -> bool:
         # With its whole metadata, which the handle of the commit does not have.

@@ -54,7 +54,8 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
         )
         if "." not in self.table:
             raise UsageError(f"table needs a namespace, such as shop.{self.table}, got {self.table!r}.")
-        partition_entries(self.partition_by, self.mode)
+        self.check_layout()
+        partition_entries(self.partition_by, self.mode, self.layout)
         self.check_upkeep()
         properties = dict(self.catalog_properties or {})
         target = IcebergTarget(
@@ -69,9 +70,12 @@ class WriteToIceberg(IcebergSinkOptions, WriteCheckedRows):
             partition_by=self.partition_by,
             version_seconds=self.version_seconds,
             max_index_bytes=self.max_index_bytes,
+            layout=self.layout,
         )
         publish = publish_tables(target, options=self, max_parked_bytes=self.parked_bytes)
-        WriteCheckedRows.__init__(self, target.name, "Publish", publish, self.mode, rows=rows_of(publish))
+        WriteCheckedRows.__init__(
+            self, target.name, "Publish", publish, self.mode, rows=rows_of(publish), layout=self.layout
+        )
 
     def display_data(self) -> dict[str, Any]:
         return {"mode": self.mode, **super().display_data()}

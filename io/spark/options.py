@@ -7,6 +7,7 @@ from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal
 
+from penstock.event.feed_rows import Layout
 from penstock.io.staging.options import StagingOptions
 from penstock.options import options
 
@@ -17,7 +18,6 @@ MarkComplete = Callable[[datetime, int], object]
 """A function of a time and the number of a commit record."""
 
 Images = Literal["json", "struct"]
-Layout = Literal["events", "table"]
 
 
 @options

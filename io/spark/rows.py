@@ -17,11 +17,12 @@ from functools import reduce
 from typing import Any, ClassVar, get_args
 
 from penstock.errors import UsageError
+from penstock.event.feed_rows import Layout
 from penstock.event.model import ChangeEvent, Op, Source, TableSchema
 from penstock.event.schema_changes import merged_schema
 from penstock.io.columnar.block_events import events_of
 from penstock.io.spark.json_rows import json_rows
-from penstock.io.spark.options import Images, Layout
+from penstock.io.spark.options import Images
 from penstock.io.staging.blocks import RecordBlock
 
 

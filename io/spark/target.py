@@ -11,8 +11,9 @@ from typing_extensions import Self
 
 from penstock.attempt import current_attempt
 from penstock.errors import UsageError
+from penstock.event.feed_rows import Layout
 from penstock.event.model import ChangeEvent
-from penstock.io.spark.options import ForEachEpoch, Layout, MarkComplete
+from penstock.io.spark.options import ForEachEpoch, MarkComplete
 from penstock.io.spark.table_jars import TABLE_FORMATS, refusal
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.complete_marks import Mark
@@ -57,11 +58,9 @@ class SparkFunctionTarget:
 
     def preview(self, event: ChangeEvent) -> list[Written]:
         """Return the rows of the DataFrame for an event; see `penstock.io.staging.preview`."""
-        from penstock.io.columnar.preview import feed_of_event, rows_of_event
+        from penstock.io.columnar.preview import rows_of_event
 
-        if self.layout == "table":
-            return feed_of_event(event, event.source.table)
-        return rows_of_event(event, event.source.table, "log")
+        return rows_of_event(event, event.source.table, "log", self.layout)
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         # Other runners call the function in a worker, where there is no session.

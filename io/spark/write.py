@@ -68,4 +68,4 @@ class WriteToSpark(SparkSinkOptions, WriteCheckedRows):
         )
         # JSON has more values than columns have.
         has_columns = self.images == "struct" or self.layout == "table"
-        WriteCheckedRows.__init__(self, TARGET, "Publish", publish, always=has_columns)
+        WriteCheckedRows.__init__(self, TARGET, "Publish", publish, always=has_columns, layout=self.layout)

@@ -56,7 +56,7 @@ class _Table:
     """The columns of a table, and the rules of its records."""
 
     def __init__(self, source: Source, schema: TableSchema) -> None:
-        check_feed_names(schema, source.qualified_table)
+        check_feed_names(schema.names, source.qualified_table)
         self._topic, self._schema = table_name(source), schema
         self._none: dict[str, Any] = dict.fromkeys((*schema.names, *FEED_COLUMNS))
         self._keys = tuple(column.name for column in schema.key_columns)

@@ -43,7 +43,7 @@ def change_feed_schema(schema: TableSchema, table: str) -> pa.Schema:
     Raises:
         UsageError: the table has a column with a name of the change feed.
     """
-    check_feed_names(schema, table)
+    check_feed_names(schema.names, table)
     return pa.schema([*rows_schema(schema), *CHANGE_COLUMNS])
 
 
@@ -81,8 +81,7 @@ def change_feed(events: Sequence[ChangeEvent], schema: TableSchema, *, leaves_ou
         times.cast(pa.timestamp("us", "UTC")),
         pa.array([row.not_sent for row, _ in rows], pa.list_(pa.string())),
     ]
-    names = [*schema.names, *CHANGE_COLUMNS.names]
-    return pa.Table.from_arrays(arrays, names=names)
+    return pa.Table.from_arrays(arrays, schema=pa.schema([*rows_schema(schema), *CHANGE_COLUMNS]))
 
 
 def _check_columns(event: ChangeEvent, known: set[str]) -> None:

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
 
 from penstock.errors import UnwritableError, UsageError
-from penstock.event.model import ChangeEvent, Image, Op, TableSchema
+from penstock.event.model import ChangeEvent, Image, Op
+
+Layout = Literal["events", "table"]
+"""What sinks write of a change: one row with its images, or the rows of the change feed of its table."""
 
 FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp", "_not_sent")
 """The columns after the columns of the table."""
@@ -55,13 +58,30 @@ def feed_rows(event: ChangeEvent) -> Iterator[FeedRow]:
         yield FeedRow({}, "truncate", [])
 
 
-def check_feed_names(schema: TableSchema, table: str) -> None:
-    """Check that no column of a table has a name of the change feed.
+def check_feed_event(event: ChangeEvent) -> None:
+    """Check that rows can show an event, without their values.
+
+    Raises:
+        UnwritableError: a change of Bigtable deletes cells or changes aggregates, or the columns of the table are not
+            known.
+    """
+    _check_cells(event)
+    known = set(event.schema.names)
+    for image in (event.before, event.after):
+        if image is not None and (unknown := image.keys() - known):
+            raise UnwritableError(
+                f"the source does not know the type of the column {', '.join(sorted(unknown))} of "
+                f"{event.source.qualified_table}, so the table has no such column: use the layout events"
+            )
+
+
+def check_feed_names(names: Iterable[str], table: str) -> None:
+    """Check that no column of a table, of which these are the names, has a name of the change feed.
 
     Raises:
         UsageError: a column has; the message says what to do.
     """
-    taken = {name.lower() for name in schema.names} & set(FEED_COLUMNS)
+    taken = {name.lower() for name in names} & set(FEED_COLUMNS)
     if taken:
         raise UsageError(
             f"{table} has the column {', '.join(sorted(taken))}, a name that the change feed uses: rename the column "

@@ -250,6 +250,10 @@ def check_job(source: str, sink: str, parameters: Mapping[str, Any]) -> None:
         raise UsageError(
             f"a target with mode={mode} has versions of rows: only mode=current has a row for each row"
         )
+    if parameters.get("layout", "events") != "events":
+        raise UsageError(
+            f"files with layout={parameters['layout']} are not replayed: only those with layout=events are"
+        )
     if parameters.get("further_slots"):
         raise UsageError("a job with further_slots is not compared yet: only jobs with one slot are")
     filters = [name for name in _FILTERS if parameters.get(name)]

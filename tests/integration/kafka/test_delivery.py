@@ -22,9 +22,11 @@ from penstock.io.staging.delivery import (
     RefusalError,
     Sent,
 )
+from penstock.transforms.formats.change_feed import ChangeFeedFormat
 from penstock_emulators.kafka import KafkaBroker
 from tests.integration.kafka.conftest import CLIENT_LOG, Target, header
 from tests.support.changing_table import changed_table
+from tests.support.oracle.change_feed import consumed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow(seconds=15)]
 
@@ -66,6 +68,23 @@ def test_records_of_a_key_are_in_one_partition_in_commit_order(target: Target) -
     assert all(len(partitions) == 1 for partitions in places.values())
     assert all(found == sorted(found) for found in versions.values())
     assert any(message.value() is None for message in target.messages())
+
+
+def test_a_consumer_of_a_change_feed_has_the_table_by_the_keys_of_its_records(broker: KafkaBroker) -> None:
+    table = changed_table(4, 120, partial=False, truncates=False)
+    target = Target(broker, format=ChangeFeedFormat(), topic="feed-of-orders")
+    for epoch, batch in enumerate(batches(table.events), 1):
+        target.deliver(batch, epoch=epoch)
+        assert target.deliver(batch, epoch=epoch) == Sent(), "a repeat"
+    messages = target.messages("feed-of-orders")
+    assert len({message.partition() for message in messages}) > 1
+    records = [(message.key(), message.value() or b"") for message in messages]
+    assert len(records) == sum(len(target.target.format(event)) for event in table.events)
+    assert consumed(records, "k") == table.rows
+    places: dict[bytes | None, set[int | None]] = {}
+    for message in messages:
+        places.setdefault(message.key(), set()).add(message.partition())
+    assert all(len(partitions) == 1 for partitions in places.values())
 
 
 def test_transaction_of_a_process_that_died_is_not_seen(target: Target) -> None:

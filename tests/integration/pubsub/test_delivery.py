@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,9 +21,11 @@ from penstock.io.pubsub.target import PubSubTarget
 from penstock.io.pubsub.write import connector_of
 from penstock.io.staging.delivery import Delivery, RefusalError, Sent, TargetUnavailableError
 from penstock.io.staging.send import SendBatchesFn
+from penstock.transforms.formats.change_feed import ChangeFeedFormat
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock_emulators.pubsub import PubSubEmulator
 from tests.support.changing_table import SCHEMA, changed_table
+from tests.support.oracle.change_feed import consumed
 
 pytestmark = [pytest.mark.pubsub, pytest.mark.slow]
 
@@ -101,6 +104,21 @@ def test_messages_of_a_row_have_one_ordering_key_and_come_in_commit_order(topic:
     assert sorted(message.attributes["penstock_id"] for message in messages) == ids
     assert len(versions) == len({str(event.key) for event in found})
     assert all(each == sorted(each) for each in versions.values())
+
+
+def test_a_consumer_of_a_change_feed_has_the_table_by_the_ordering_keys_of_its_messages(
+    emulator: PubSubEmulator,
+) -> None:
+    table = changed_table(4, 60, partial=False, truncates=False)
+    topic = Topic(format=ChangeFeedFormat())
+    topic.create()
+    topic.deliver(table.events)
+    messages = topic.messages(len(expected(topic, table.events)))
+    assert {message.attributes["penstock_id"] for message in messages} == set(expected(topic, table.events))
+    rows = {message.data: json.loads(message.data)["k"] for message in messages}
+    assert consumed([(b'{"k":%d}' % key, data) for data, key in rows.items()], "k") == table.rows
+    keys = {(message.ordering_key, rows[message.data]) for message in messages}
+    assert len(keys) == len({ordering for ordering, _ in keys}) == len(set(rows.values()))
 
 
 def test_repeat_has_the_same_ids(topic: Topic) -> None:

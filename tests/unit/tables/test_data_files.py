@@ -26,7 +26,8 @@ from penstock.event.schema_changes import SchemaChangedError
 from penstock.event.schema_policies import EVOLVE
 from penstock.io.columnar.arrow_rows import columns_of_arrow
 from penstock.io.columnar.data_files import SHARDS, DataFile, bucket_of_table, manifest
-from penstock.io.columnar.log_shape import fits, fitted, shape_after, source_columns
+from penstock.io.columnar.log_layout import LOG_LAYOUTS
+from penstock.io.columnar.log_shape import fits, fitted, shape_after
 from penstock.io.columnar.row_runs import TableRows
 from penstock.io.delta.folder import LocalFolder, folder_of
 from penstock.io.delta.statistics import statistics_of
@@ -79,7 +80,11 @@ def test_a_file_has_all_columns_of_its_table_in_their_order(tmp_path: Path) -> N
     commit(log, write(log, [change(MORE, 1, n=1, note="a")], 2), 2)
     other = schema_of({"id": Kind.INT64}, note=Kind.STRING)
     files = write(log, [change(other, 2, note="b")], 3)
-    assert [each.name for each in source_columns(files[0].schema)] == ["id", "n", "note"]
+    assert [each.name for each in LOG_LAYOUTS["events"].source_columns(files[0].schema)] == [
+        "id",
+        "n",
+        "note",
+    ]
     assert commit(log, files, 3) == [files[0].path], "the driver has written the rows again"
     assert rows(tmp_path, "after.n, after.note") == [(1, "a"), (None, "b")]
 
@@ -375,7 +380,7 @@ def test_a_file_fits_if_its_fields_are_the_first_ones_of_the_table_with_equal_ty
 def test_the_columns_of_a_table_keep_their_order_and_gain_new_ones_at_the_end() -> None:
     other = schema_of({"id": Kind.INT64}, note=Kind.STRING, n=Kind.INT64)
     shape = shape_after("t", plain(SMALL), [plain(other)], ORDERS, EVOLVE)
-    assert [(each.name, each.type.kind) for each in source_columns(shape.columns)] == [
+    assert [(each.name, each.type.kind) for each in LOG_LAYOUTS["events"].source_columns(shape.columns)] == [
         ("id", Kind.INT64),
         ("n", Kind.INT64),
         ("note", Kind.STRING),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyiceberg.catalog import load_catalog
 from penstock.attempt import Attempt, DriverToken, offering_staging
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent
+from penstock.event.feed_rows import feed_rows
 from penstock.io.columnar.table_rows import DELETED
 from penstock.io.delta.target import DeltaTarget
 from penstock.io.staging.delivery import LedgerConflictError
@@ -33,7 +35,10 @@ class RewoundLake:
 
     def __init__(self, folder: Path, kind: str, mode: str) -> None:
         make: Callable[..., Lake] = iceberg_lake if kind == "iceberg" else delta_lake
-        self.lake, self.mode, self.kind = make(folder, mode), mode, kind
+        self.mode = "log" if mode == "feed" else mode
+        self.lake, self.kind = make(folder, self.mode), kind
+        if mode == "feed":
+            self.lake.target = replace(self.lake.target, layout="table")
         if kind == "vectors":
             uri = f"{folder}/lake/{{table}}"
             self.lake.target = DeltaTarget(uri, mode, "evolve", mark_seconds=60, deletion_vectors=True)
@@ -92,14 +97,14 @@ class RewoundLake:
         return not row[DELETED] and row.get("_penstock_valid_to") is None
 
     def changes(self) -> Counter[str]:
-        return Counter(row["metadata"]["version"] for row in self.rows())
+        return Counter(row.get("_commit_version") or row["metadata"]["version"] for row in self.rows())
 
 
 KINDS = [
     (kind, mode)
     for kind in ("delta", "vectors", "iceberg")
-    for mode in ("log", "current", "history")
-    if (kind, mode) != ("vectors", "log")
+    for mode in ("log", "feed", "current", "history")
+    if kind != "vectors" or mode in ("current", "history")
 ]
 
 
@@ -139,6 +144,8 @@ def test_a_history_that_goes_back_twice_ends_as_if_it_had_not(kind: str, mode: s
     play(second, 40)
     if mode == "log":
         assert lake.changes() == Counter(lake_versions(events))
+    elif mode == "feed":
+        assert lake.changes() == Counter(lake_versions([each for each in events for _ in feed_rows(each)]))
     else:
         assert lake.current() == writer.current()
 
