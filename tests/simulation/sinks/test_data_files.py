@@ -243,8 +243,13 @@ def test_the_driver_decodes_no_event(lake: Any, tmp_path: Path, monkeypatch: pyt
 
     def publish(self: Any, *arguments: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            for name in ("change_rows", "fitted", "_read", "events_of_epoch"):
-                patch.setattr(f"penstock.io.columnar.log_target.{name}", refused)
+            for name in (
+                "log_layout.change_rows",
+                "log_target.fitted",
+                "log_target._read",
+                "log_target.events_of_epoch",
+            ):
+                patch.setattr(f"penstock.io.columnar.{name}", refused)
             patch.setattr(f"{lake.made_by}.parquet_file", refused)
             return published(self, *arguments)
 
