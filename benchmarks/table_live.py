@@ -201,6 +201,7 @@ def measure(sink: str, server: PostgresServer, rows: int, rate: float, minutes: 
             "roll_seconds": "5",
             "mark_complete": "true",
             "mark_complete_seconds": "5",
+            "version_seconds": "60",
         }
         begun = time.perf_counter()
         with running(f"postgres-to-{sink}", folder, {**source, **settings, **options}) as root:
