@@ -55,9 +55,10 @@ class LetterSelection:
 
 
 def _record_position(record: Any) -> tuple[str, str, Op | None, str]:
-    """Return schema, table, operation and tag of a record, as far as its source has them.
+    """Return schema, table, operation and transaction tag of a record; "" or None where its source has none.
 
-    The step after the conversion to events filters by operation, except for Spanner, whose source does.
+    Only Spanner's source filters records by operation. Records of the other sources are filtered later, as events, so
+    their operation is None here.
     """
     if name := getattr(record, "table_name", ""):  # of Spanner
         schema, _, table = name.rpartition(".")

@@ -182,12 +182,14 @@ class _TableRows:
 
     def _changed(self, records: Sequence[LogRecord]) -> pa.Table | None:
         new, old = [record.new for record in records], [record.old for record in records]
+        # Truncations and messages have no row.
         if not all(
             record.kind in _ROWS and (row or before) is not None
             for record, row, before in zip(records, new, old, strict=True)
         ):
             return None
         transactions = [record.transaction for record in records]
+        # A row of a snapshot has no transaction: its own position is its place among the commits.
         order = [
             record.lsn if each is None else each.commit_lsn
             for record, each in zip(records, transactions, strict=True)

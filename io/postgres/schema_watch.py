@@ -260,6 +260,7 @@ def _read_now(table: str) -> str:
 
 def _of_columns(old: PublishedTable, new: PublishedTable, repair: Callable[[str], str]) -> list[str]:
     found = []
+    # By number and not by name: a column that gets another name keeps its number.
     columns, numbers = (
         {column.number: column for column in old.columns},
         {each.number for each in new.columns},

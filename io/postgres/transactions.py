@@ -189,6 +189,8 @@ class TransactionReader:
             case log.Commit():
                 return self._end(message)
             case log.Relation():
+                # Invariant: a change that follows has these columns. The server describes a table again when they
+                # change.
                 self.tables[message.oid] = self._describe_table(message, self._types)
             case log.Type():
                 self._types[message.oid] = message

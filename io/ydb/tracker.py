@@ -22,6 +22,8 @@ class FrontierCoder(coders.FrontierCoder):
     value_type = Frontier
 
     def document(self, frontier: Frontier) -> dict[str, Any]:
+        # Most partitions have the same schema, so positions name it by its index. All lists are sorted: equal frontiers
+        # have equal documents.
         openings = [child.opening for child in frontier.waiting.values() if child.opening is not None]
         schemas = sorted({position.schema for position in (*frontier.open.values(), *openings)})
 

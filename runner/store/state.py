@@ -16,20 +16,26 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import heapq
 import itertools
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from operator import itemgetter
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
-from penstock.runner.protocol.errors import CheckpointError
-from penstock.runner.protocol.names import RunName, run_age, run_key_groups
+from penstock.runner.protocol.names import RunName
 from penstock.runner.protocol.record import StateRun
 from penstock.runner.store.filesystem import FileSystem, LocalFileSystem
+from penstock.runner.store.merged_entries import live_entries, newest_entries, newest_value
+from penstock.runner.store.run_bounds import (
+    age_of,
+    bounds_of,
+    check_order,
+    counted_bounds,
+    counted_bytes,
+    intersection,
+    limit_to,
+    may_contain,
+    overlaps,
+)
 from penstock.runner.store.runs import (
-    ABSENT,
     GROUP_BYTES,
     Bounds,
     Entry,
@@ -40,10 +46,7 @@ from penstock.runner.store.runs import (
     key_of,
     run_key,
     shared_cache,
-    successor,
 )
-
-Value = TypeVar("Value")
 
 TIER = 2
 """A run is merged if it is at most this many times as large as everything newer than it."""
@@ -136,9 +139,9 @@ class StateStore:
         """
         if len({run.stage for run in runs}) > 1:
             raise ValueError(f"runs of several stages: {sorted({run.stage for run in runs})}")
-        limited = [_limit_to(run, first, last) for run in runs if _overlap(run, first, last)]
-        limited.sort(key=_age)
-        _check_order(limited)
+        limited = [limit_to(run, first, last) for run in runs if overlaps(run, first, last)]
+        limited.sort(key=age_of)
+        check_order(limited)
         return cls(filesystem, folder, limited, first, last, cache or shared_cache())
 
     @classmethod
@@ -161,7 +164,7 @@ class StateStore:
         # Test with `in`, because None in the buffer means that the key is deleted.
         if wanted in self._buffer:
             return self._buffer[wanted]
-        return _newest(self._stored(wanted), wanted, Run.get)
+        return newest_value(self._stored(wanted), wanted, Run.get)
 
     def put(self, key_group: int, key: bytes, value: bytes) -> None:
         """Set the value of a key."""
@@ -192,19 +195,19 @@ class StateStore:
         """
         self._key(first, b""), self._key(last, b"")
         # One pair of bounds for each key group: the prefix comes after the key group, so its keys are not adjacent.
-        bounds = [_bounds(group, prefix, stop) for group in range(first, last + 1)]
+        bounds = [bounds_of(group, prefix, stop) for group in range(first, last + 1)]
         # A scan of everything needs one pair of bounds instead of one per key group.
         if not prefix and stop is None:
             bounds = [(bounds[0][0], bounds[-1][1])]
         buffered = [entry for pair in bounds for entry in self._snapshot(*pair)]
         spilled = [run.scan(within) for run, within in self._spilled_within(bounds)]
         sealed = [opened.scan(within) for opened, within in self._runs_within(bounds)]
-        return _live_entries(buffered, spilled + sealed)
+        return live_entries(buffered, spilled + sealed)
 
     def first_keys(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield (key group, key) of the first key with `prefix` of each key group, `first` to `last` (inclusive)."""
         self._key(first, b""), self._key(last, b"")
-        bounds = [_bounds(group, prefix, None) for group in range(first, last + 1)]
+        bounds = [bounds_of(group, prefix, None) for group in range(first, last + 1)]
         found: dict[bytes, Entry] = {}
         entries = [
             entry
@@ -331,11 +334,11 @@ class StateStore:
         """Open, newest first, the runs that may contain keys within the bounds; each with those bounds."""
         held = []
         for run in reversed(self._runs):
-            whole = _counted_bounds(run)
+            whole = counted_bounds(run)
             if bounds[0][0] < whole[1] and whole[0] < bounds[-1][1]:
                 opened = self._open(run)
                 if within := [
-                    _intersection(pair, whole) for pair in bounds if _may_contain(pair, whole, opened)
+                    intersection(pair, whole) for pair in bounds if may_contain(pair, whole, opened)
                 ]:
                     held.append((opened, within))
         return held
@@ -345,7 +348,7 @@ class StateStore:
         # A spilled run often has the entries of one key group. To look for each of a thousand groups in it cost more
         # than all other work of a sink with large blocks: a scratch file has almost no cache.
         held = [
-            (run, [pair for pair in bounds if _may_contain(pair, _EVERYTHING, run)])
+            (run, [pair for pair in bounds if may_contain(pair, _EVERYTHING, run)])
             for run in reversed(self._spilled)
         ]
         return [(run, within) for run, within in held if within]
@@ -366,7 +369,7 @@ class StateStore:
         # A timer that is set and cleared within an epoch leaves such a tombstone. If they were kept, each epoch of such
         # a pipeline would write a run.
         for key in [key for key, value in self._buffer.items() if value is None]:
-            length = _newest(self._stored(key), key, Run.length)
+            length = newest_value(self._stored(key), key, Run.length)
             if length is None:
                 del self._buffer[key]
             else:
@@ -381,9 +384,9 @@ class StateStore:
         split = len(self._runs)
         # The weight includes the bytes that tombstones hide. So a run that deletes much is merged with the run from
         # which it deletes, and the space is freed.
-        while split and _counted_bytes(self._runs[split - 1]) <= TIER * weight:
+        while split and counted_bytes(self._runs[split - 1]) <= TIER * weight:
             split -= 1
-            weight += _counted_bytes(self._runs[split]) + self._runs[split].hides
+            weight += counted_bytes(self._runs[split]) + self._runs[split].hides
         kept, taken = self._runs[:split], self._runs[split:]
         return (self._runs, []) if self._may_wait(taken, written, hidden) else (kept, taken)
 
@@ -414,10 +417,8 @@ class StateStore:
         """
         # Newest first, as `_newest_of_each` expects: the buffer, then its spilled parts, then sealed runs.
         spilled = [run.scan([_EVERYTHING]) for run in reversed(self._spilled)]
-        sealed = [self._open(run).scan([_counted_bounds(run)]) for run in reversed(taken)]
-        needed = _NeededEntries(
-            self, kept, _newest_of_each([sorted(self._buffer.items()), *spilled, *sealed])
-        )
+        sealed = [self._open(run).scan([counted_bounds(run)]) for run in reversed(taken)]
+        needed = _NeededEntries(self, kept, newest_entries([sorted(self._buffer.items()), *spilled, *sealed]))
         with contextlib.closing(FileRunBuilder(self._mean_entry(taken))) as builder:
             builder.add(needed)
             if not builder.entries:
@@ -440,7 +441,7 @@ class StateStore:
         entries = len(self._buffer) + sum(run.entries for run in taken)
         builder = RunBuilder(size // entries)
         for run in taken:  # oldest first: newer entries replace
-            builder.add(self._open(run).scan([_counted_bounds(run)]))
+            builder.add(self._open(run).scan([counted_bounds(run)]))
         # Sorted, because SQLite appends ascending keys to the last page; a random order would split pages.
         builder.add(sorted(self._buffer.items()))
         return builder
@@ -449,7 +450,7 @@ class StateStore:
         """Drop tombstones of keys that no older run contains; return the bytes that the others hide."""
         hides, needless = 0, []
         for key in builder.tombstones():
-            length = _newest(self._runs_with_group(older, key), key, Run.length)
+            length = newest_value(self._runs_with_group(older, key), key, Run.length)
             if length is None:
                 needless.append(key)
             else:
@@ -483,98 +484,8 @@ class _NeededEntries:
         for entry in self._entries:
             if entry[1] is None:
                 older = self._store._runs_with_group(self._older, entry[0])
-                hidden = _newest(older, entry[0], Run.length)
+                hidden = newest_value(older, entry[0], Run.length)
                 if hidden is None:
                     continue
                 self.hides += hidden
             yield entry
-
-
-def _newest(
-    runs: Iterator[Run], key: bytes, read: Callable[[Run, bytes], Value | object | None]
-) -> Value | None:
-    """Return what `read` finds in the first run that contains the key: None if that is a tombstone, or no run does."""
-    for run in runs:
-        value = read(run, key)
-        if value is not ABSENT:
-            return value  # type: ignore[return-value]  # ABSENT is the only other object
-    return None
-
-
-def _live_entries(
-    buffered: Sequence[Entry], runs: Sequence[Iterator[Entry]]
-) -> Iterator[tuple[int, bytes, bytes]]:
-    """Merge buffer and runs (newest first); the newest entry of a key wins."""
-    sources = [buffered, *runs] if buffered else list(runs)
-    for key, value in _newest_of_each(sources):
-        if value is not None:
-            yield *key_of(key), value
-
-
-def _newest_of_each(sources: Sequence[Iterable[Entry]]) -> Iterator[Entry]:
-    """Merge sources of ascending entries (newest first); yield the newest entry of each key, tombstones included."""
-    before = None
-    for entry in heapq.merge(*sources, key=itemgetter(0)):  # equal keys come in the order of sources
-        if entry[0] != before:
-            yield entry
-        before = entry[0]
-
-
-def _bounds(group: int, prefix: bytes, stop: bytes | None) -> Bounds:
-    """Return the bounds of one key group's keys with a prefix and below `stop`."""
-    lower = run_key(group, prefix)
-    upper = successor(lower)
-    return lower, upper if stop is None else min(upper, run_key(group, stop))
-
-
-def _may_contain(bounds: Bounds, whole: Bounds, opened: Run) -> bool:
-    """Whether a run may contain keys within the bounds. `whole` are the keys of the run that count."""
-    if bounds[0] >= whole[1] or whole[0] >= bounds[1]:
-        return False
-    of_one_group = bounds[0][:GROUP_BYTES] == bounds[1][:GROUP_BYTES]
-    return not of_one_group or key_of(bounds[0])[0] in opened.key_groups
-
-
-def _intersection(bounds: Bounds, whole: Bounds) -> Bounds:
-    return max(bounds[0], whole[0]), min(bounds[1], whole[1])
-
-
-def _counted_bounds(run: StateRun) -> Bounds:
-    """Return the run keys [lower, upper) of a run that count."""
-    return run_key(run.first_key_group, b""), successor(run_key(run.last_key_group, b""))
-
-
-def _overlap(run: StateRun, first: int, last: int) -> bool:
-    return run.first_key_group <= last and first <= run.last_key_group
-
-
-def _limit_to(run: StateRun, first: int, last: int) -> StateRun:
-    return replace(
-        run,
-        first_key_group=max(first, run.first_key_group),
-        last_key_group=min(last, run.last_key_group),
-    )
-
-
-def _counted_bytes(run: StateRun) -> int:
-    """Estimate the bytes of a run that count: the size of its file, in proportion to the key groups."""
-    groups = run_key_groups(run.name)
-    counting = run.last_key_group - run.first_key_group + 1
-    return run.size * counting // max(len(groups or ()), counting)
-
-
-def _age(run: StateRun) -> tuple[int, int]:
-    age = run_age(run.name)
-    if age is None:
-        raise CheckpointError(f"{run.name!r} is not the name of a state run; was the commit record edited?")
-    return age
-
-
-def _check_order(runs: Sequence[StateRun]) -> None:
-    """Reject two runs of the same (generation, epoch) for one key group: it would be undefined which of them wins."""
-    for index, run in enumerate(runs):
-        for other in runs[index + 1 :]:
-            if _age(other) == _age(run) and _overlap(other, run.first_key_group, run.last_key_group):
-                raise CheckpointError(
-                    f"state runs {run.name!r} and {other.name!r} both claim the same key groups"
-                )

@@ -36,7 +36,7 @@ union select key from target group by key having count(*) > 1
 
 
 class Stage(StrEnum):
-    """What is done next with a table."""
+    """The next step of the comparison of a table."""
 
     SOURCE = "source"
     TARGET = "target"
@@ -91,7 +91,7 @@ class Fingerprints:
 
     @classmethod
     def in_file(cls, file: Path, identity: str) -> Self:
-        """Return what a file has of the comparison `identity`. What was saved survives a crash.
+        """Open a file that keeps the digests of the comparison `identity`. Saved rows survive a crash.
 
         Raises:
             sqlite3.DatabaseError: the file is damaged.

@@ -1,4 +1,4 @@
-"""The digests of a comparison that can be continued, in a folder beside the checkpoint.
+"""A folder beside the checkpoint with digests, from which a stopped comparison continues.
 
 <checkpoint folder>-verify/
   lock                        held while a command uses the folder

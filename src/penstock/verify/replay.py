@@ -1,7 +1,7 @@
-"""The row of a key after all of its changes, whatever the order in which they come. Pure.
+"""Computes the row of a key from its changes, in any order. Pure.
 
-A file has the changes of a key in their order, but files of two hours, or of two versions of the columns, do not. So a
-row remembers for each column that its newest change did not send from which change the value is.
+Within a file the changes of a key are in order. Files of two hours, or of two versions of the columns, may be read in
+the wrong order. So if the newest change did not send a column, the row remembers the version of the change that did.
 """
 
 from __future__ import annotations

@@ -58,6 +58,22 @@ def _time(text: str) -> tuple[int, int]:
     return divmod(nanoseconds(text), 1_000_000_000)
 
 
+def _value_of_text(kind: str, value: Any) -> Any:
+    """Return a value that a format writes as a text which is not the value itself; others as they are."""
+    match kind:
+        case "NUMERIC":
+            return Decimal(value).normalize()
+        case "DATE":
+            return date.fromisoformat(value)
+        case "TIMESTAMP":
+            return _time(value)
+        case "BYTES":
+            return b64decode(value)
+        case "JSON":
+            return json.loads(value)
+    return value
+
+
 # Debezium JSON, with `decimal_handling_mode=precise` and `time_precision_mode=adaptive`.
 
 
@@ -214,20 +230,7 @@ def change_feed(lines: Iterable[Line], types: Types) -> Tables:
 def _feed_value(kind: str, value: Any) -> Any:
     if kind.startswith("ARRAY<"):
         return _array(kind, value, _feed_value)
-    match kind:
-        case "NUMERIC":
-            return Decimal(value).normalize()
-        case "FLOAT64":
-            return float(value)
-        case "DATE":
-            return date.fromisoformat(value)
-        case "TIMESTAMP":
-            return _time(value)
-        case "BYTES":
-            return b64decode(value)
-        case "JSON":
-            return json.loads(value)
-    return value
+    return float(value) if kind == "FLOAT64" else _value_of_text(kind, value)
 
 
 # DynamoDB Streams.
@@ -253,22 +256,8 @@ def _attribute(kind: str, attribute: dict[str, Any]) -> Any:
     ((_, held),) = attribute.items()
     if kind.startswith("ARRAY<"):
         return [None if "NULL" in each else _attribute(kind[6:-1], each) for each in held]
-    match kind:
-        case "INT64":
-            return int(held)
-        case "NUMERIC":
-            return Decimal(held).normalize()
-        case "FLOAT64":
-            return float(held)
-        case "DATE":
-            return date.fromisoformat(held)
-        case "TIMESTAMP":
-            return _time(held)
-        case "BYTES":
-            return b64decode(held)
-        case "JSON":
-            return json.loads(held)
-    return held
+    numbers = {"INT64": int, "FLOAT64": float}
+    return numbers[kind](held) if kind in numbers else _value_of_text(kind, held)
 
 
 # CloudEvents around YDB records.
@@ -308,15 +297,4 @@ def bigquery(lines: Iterable[Line], types: Types) -> Tables:
 def _bigquery_value(kind: str, value: Any) -> Any:
     if kind.startswith("ARRAY<"):
         return _array(kind, value, _bigquery_value)
-    match kind:
-        case "NUMERIC":
-            return Decimal(value).normalize()
-        case "DATE":
-            return date.fromisoformat(value)
-        case "TIMESTAMP":
-            return _time(value)
-        case "BYTES":
-            return b64decode(value)
-        case "JSON":
-            return json.loads(value)
-    return value
+    return _value_of_text(kind, value)
