@@ -89,14 +89,17 @@ class LogRecordFormat:
 
     def values(
         self, table: Table, rows: LoggedRows, start: int
-    ) -> tuple[str, list[bytes], list[bytes | None]]:
-        """Return the topic, the values and the keys of `rows[start:]`, all of one table.
+    ) -> tuple[str, list[bytes], list[bytes | None], list[Row]]:
+        """Return the topic, the values, the keys and the decoded rows of `rows[start:]`, all of one table.
 
         They end before a row that has another number of records than one, or must be made from its event.
         """
-        plan, keys = self._find(table), list[bytes | None]()
-        lines = [] if plan is None else plan.lines(rows, start, keys)
-        return plan.topic if plan is not None else "", [line[:-1] for line in lines], keys
+        plan = self._find(table)
+        if plan is None:
+            return "", [], [], []
+        keys, decoded = list[bytes | None](), list[Row]()
+        lines = plan.lines_of_rows(rows, start, keys, decoded)
+        return plan.topic, [line[:-1] for line in lines], keys, decoded
 
     def runs(self, records: Sequence[LogRecord], times_us: list[int]) -> list[RecordRun]:
         """Return the values of the records of a batch as lines. A tombstone has no line.
@@ -229,7 +232,7 @@ class _LogTable:
         Only rows without an old one are made here: the values of `records` without the objects around them.
         """
         if isinstance(records, LoggedRows):
-            return self._lines_of_rows(records, start, keys)
+            return self.lines_of_rows(records, start, keys)
         ops, show = self._ops, self._show_row
         transaction, timestamp, incremental = self._about
         first, second, third, last = self._parts
@@ -262,8 +265,14 @@ class _LogTable:
             lines.append(value.encode())
         return lines
 
-    def _lines_of_rows(self, rows: LoggedRows, start: int, keys: list[bytes | None] | None) -> list[bytes]:
-        """Do the same for rows as the server has sent them."""
+    def lines_of_rows(
+        self,
+        rows: LoggedRows,
+        start: int,
+        keys: list[bytes | None] | None,
+        decoded: list[Row] | None = None,
+    ) -> list[bytes]:
+        """Do the same for rows as the server has sent them. The row of each line is added to `decoded`."""
         ops, show = self._ops_of_messages, self._show_row
         transaction, timestamp, _ = self._about
         first, second, third, last = self._parts
@@ -284,6 +293,8 @@ class _LogTable:
                 first, second, third, last = self._parts
             value = f'{{"before":null,"after":{after}{first}{lsn}{second}{lsn}{third}{op}{last}\n'
             lines.append(value.encode())
+            if decoded is not None:
+                decoded.append(new)
         return lines
 
     def _note_key(self, new: Row, keys: list[bytes | None] | None) -> None:

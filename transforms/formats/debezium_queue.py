@@ -13,9 +13,8 @@ import msgspec
 
 from penstock.event.model import Image, Source, event_id
 from penstock.event.replica import encode_version
-from penstock.event.sharding import shard_of, shard_of_row
+from penstock.event.sharding import ShardOfKey, shard_of
 from penstock.io.change_streams.lazy_records import parts_of
-from penstock.io.postgres.decode import new_row
 from penstock.io.postgres.events import OPS, EventConverter
 from penstock.io.postgres.logged_rows import KINDS, LoggedRows
 from penstock.io.postgres.record import LogRecord, Row, Table
@@ -39,6 +38,7 @@ class _Table(NamedTuple):
     shared: tuple[Any, ...]
     has_key: bool
     key_of: Callable[[Row], Image | None]
+    shard_of: ShardOfKey
 
 
 class _Shard:
@@ -150,8 +150,7 @@ class LogQueueRecords:
                 "",
                 origin_of(record),
             )
-            shard = shard_of_row(table.source, key, self._shards)
-            shards[shard].add_entry(table, LOADER, entry, time_us)
+            shards[table.shard_of(key)].add_entry(table, LOADER, entry, time_us)
             return
         for event in self._convert(record):
             encoded = self._encode_event(event)
@@ -175,11 +174,11 @@ class LogQueueRecords:
         self, shards: dict[int, _Shard], table: Table, rows: LoggedRows, start: int, times_us: Sequence[int]
     ) -> int:
         """Stage rows of one table from `start` on that have one record each; return how many."""
-        topic, values, keys = self._format.values(table, rows, start)
+        topic, values, keys, decoded = self._format.values(table, rows, start)
         of = self._find(table)
         transaction = before_id = before_version = None
         timestamp_ms = 0
-        for number, (key, value) in enumerate(zip(keys, values, strict=True), start):
+        for number, (key, value, row) in enumerate(zip(keys, values, decoded, strict=True), start):
             lsn, payload = rows.messages[number]
             sequence = rows.sequences[number]
             if rows.transactions[number] is not transaction:
@@ -198,9 +197,7 @@ class LogQueueRecords:
                 "",
                 message_of(rows, number),
             )
-            shard = 0
-            if self._shards > 1:
-                shard = shard_of_row(of.source, of.key_of(new_row(payload) or ()), self._shards)
+            shard = of.shard_of(of.key_of(row)) if self._shards > 1 else 0
             shards[shard].add_entry(of, MESSAGE_LOADER, entry, times_us[number])
         return len(values)
 
@@ -215,5 +212,6 @@ class LogQueueRecords:
                 shared_of(self._database, self._stream, table),
                 bool(schema.key_columns),
                 self._convert.key_of(table),
+                ShardOfKey(source, self._shards),
             )
         return self._last

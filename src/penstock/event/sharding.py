@@ -26,6 +26,24 @@ def shard_of_row(source: Source, key: Image | None, shards: int) -> int:
     return zlib.crc32(_row_bytes(source, key)) % shards if shards > 1 else 0
 
 
+class ShardOfKey:
+    """The function `shard_of_row` for the keys of one source."""
+
+    def __init__(self, source: Source, shards: int) -> None:
+        self._source, self._shards = source, shards
+        # The key is the last part of the bytes, and no key is one byte. So the checksum of the rest is made once.
+        self._checksum = zlib.crc32(_row_bytes(source, None)[:-1])
+
+    def __call__(self, key: Image | None) -> int:
+        if self._shards == 1:
+            return 0
+        try:
+            values = _msgpack.encode(None if key is None else tuple(key.values()))
+        except OverflowError:
+            return shard_of_row(self._source, key, self._shards)
+        return zlib.crc32(values, self._checksum) % self._shards
+
+
 def _row_bytes(source: Source, key: Image | None) -> bytes:
     values = None if key is None else tuple(key.values())
     return _encode((source.system, source.server, source.database, source.schema, source.table, values))
