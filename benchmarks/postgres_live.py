@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ from typing import Any
 
 import psycopg
 from measure import Cost, Stopwatch, heading, machine, percentile, row, tree
-from measure.live import Watcher, memory, running, wait_for
+from measure.live import Watcher, memory, part_of, running, wait_for
 
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.postgres.client import Client
@@ -134,6 +135,14 @@ def tell(name: str, ages: list[float], cost: Cost | None = None) -> None:
     print(row(name, *(f"{percentile(ages, percent) * 1000:.0f}" for percent in PERCENTS), cpu), flush=True)
 
 
+def memory_by_part(root: int) -> Counter[str]:
+    """Return the bytes (PSS) of the processes of a pipeline, by what they are."""
+    sizes = Counter[str]()
+    for process in tree(root):
+        sizes[part_of(process, root)] += memory(process)
+    return sizes
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -179,10 +188,12 @@ def main() -> None:
             watch = Stopwatch(root)
             time.sleep(options.idle)
             cost = watch.stop()
-            bytes_used = sum(map(memory, tree(root)))
+            bytes_used = memory_by_part(root)
             print(heading("without changes", "figure"))
             print(row("CPU, s per second", f"{cost.cpu / cost.wall:.3f}"))
-            print(row("memory (PSS), MB", f"{bytes_used / 1e6:.0f}"))
+            print(row("memory (PSS), MB", f"{sum(bytes_used.values()) / 1e6:.0f}"))
+            for part, size in bytes_used.most_common():
+                print(row(f"of it {part}", f"{size / 1e6:.0f}"))
             print(row("watermark behind, s", f"{watermark_lag(folder / 'checkpoint'):.1f}"), flush=True)
             print(
                 "\n"

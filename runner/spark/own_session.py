@@ -32,6 +32,7 @@ from penstock.runner.spark.settings import (
     is_local,
     java_options,
     local_folders,
+    memory_variables,
     network_settings,
     unprotected,
 )
@@ -306,6 +307,7 @@ def _socket_folder(folders: list[PrivateFolder]) -> str:
 def _jvm_environment(java: Java, folders: list[PrivateFolder], master: str) -> dict[str, str]:
     """Return the variables of the driver's JVM. Variables do not reach the executors of a cluster, settings do."""
     environment = {"JAVA_HOME": launcher_home(java, temporary=folders[0].path)}
+    environment |= memory_variables(os.environ)
     if not master.startswith("k8s"):  # Spark would mount a volume at these paths in each executor
         environment["SPARK_LOCAL_DIRS"] = _joined(folders)
     if is_local(master):

@@ -64,4 +64,6 @@ def test_an_archive_of_another_spark_is_not_used(environment: dict[str, str], tm
 
 def test_the_jvm_gets_an_archive_only_if_there_is_one() -> None:
     assert "Shared" not in java_options("log4j", "/tmp")
-    assert "'-XX:SharedArchiveFile=/cache/a b.jsa'" in java_options("log4j", "/tmp", "/cache/a b.jsa")
+    options = java_options("log4j", "/tmp", "/cache/a b.jsa")
+    assert "'-XX:SharedArchiveFile=/cache/a b.jsa'" in options
+    assert "-XX:ArchiveRelocationMode=0" in options  # else its pages become memory of this JVM

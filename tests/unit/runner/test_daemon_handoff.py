@@ -63,14 +63,14 @@ def start_early(tmp_path: Path) -> Iterator[StartEarly]:
         process.communicate(timeout=60)
 
 
-def sparks(tmp_path: Path) -> subprocess.Popen[bytes]:
+def sparks(tmp_path: Path, **variables: str) -> subprocess.Popen[bytes]:
     """The process that Spark starts."""
     folder = tmp_path / "folder"
     folder.mkdir()
     own = {ADDRESS: str(tmp_path / "daemon"), "ONLY_SPARK": "its variables"}
     return subprocess.Popen(
         [sys.executable, "-c", SPARKS, "pyspark.worker"],
-        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", **own},
+        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", **own, **variables},
         cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -88,12 +88,26 @@ def test_the_early_daemon_gets_the_streams_variables_arguments_path_and_folder(
     assert early.wait(60) == 0
 
 
-def test_the_process_of_spark_ends_with_the_early_daemon(start_early: StartEarly, tmp_path: Path) -> None:
-    early, process = start_early(), sparks(tmp_path)
+@pytest.mark.parametrize("path", ["/usr/bin:/bin", "/missing"])
+def test_the_process_of_spark_ends_with_the_early_daemon(
+    start_early: StartEarly, tmp_path: Path, path: str
+) -> None:
+    early, process = start_early(), sparks(tmp_path, PATH=path)
     assert process.stdout is not None
     assert process.stdout.readline()
     early.kill()
     assert process.wait(60) == 0
+    process.communicate(timeout=60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the name of a process is in /proc")
+def test_the_process_of_spark_waits_without_the_memory_of_python(
+    start_early: StartEarly, tmp_path: Path
+) -> None:
+    start_early()
+    process = sparks(tmp_path)
+    wait_until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "cat\n", "it still is Python")
+    process.kill()
     process.communicate(timeout=60)
 
 

@@ -9,6 +9,7 @@ from penstock.runner.spark.settings import (
     SECRET,
     java_options,
     local_folders,
+    memory_variables,
     network_settings,
     unprotected,
 )
@@ -54,6 +55,11 @@ def test_the_folders_for_blocks_are_found_as_spark_finds_them() -> None:
     assert local_folders({}, settings, "/tmp") == ("/data/a", "/data/b")
     assert local_folders({"SPARK_LOCAL_DIRS": "/fast"}, settings, "/tmp") == ("/fast",)
     assert local_folders({}, {}, "/tmp") == ("/tmp",)
+
+
+def test_glibc_keeps_few_heaps_unless_the_user_chooses_their_number() -> None:
+    assert memory_variables({}) == {"MALLOC_ARENA_MAX": "2"}
+    assert memory_variables({"MALLOC_ARENA_MAX": "16"}) == {"MALLOC_ARENA_MAX": "16"}
 
 
 def test_the_jvm_takes_little_memory_unless_the_user_chooses_a_heap_or_a_collector() -> None:
