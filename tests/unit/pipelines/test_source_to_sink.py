@@ -128,6 +128,14 @@ def test_a_replica_of_bigtable_is_refused_before_the_start(tmp_path: Any) -> Non
     assert "Write" in labels("bigtable", "delta", **stream, uri=str(tmp_path), mode="log")
 
 
+def test_a_change_feed_of_bigtable_is_refused_before_the_start(tmp_path: Any) -> None:
+    stream = {"project": "p", "instance": "i", "table": "t"}
+    with pytest.raises(UsageError, match="a change feed cannot show them"):
+        labels("bigtable", "parquet", **stream, output=str(tmp_path), layout="table")
+    with pytest.raises(UsageError, match="a change feed cannot show them"):
+        labels("bigtable", "delta", **stream, uri=str(tmp_path), mode="log", layout="table")
+
+
 def test_an_unknown_or_missing_parameter_is_refused() -> None:
     with pytest.raises(TypeError, match="no parameter 'urii'; did you mean 'uri'"):
         labels("spanner", "delta", **STREAM, uri="/t", urii="/t")
