@@ -83,6 +83,7 @@ _FORMAT, _PARQUET, _MERGE = "write.format.default", "parquet", "commit.manifest-
 _GROUP = "write.parquet.row-group-limit"
 
 _MAIN = "main"
+_DELETES_METADATA = "write.metadata.delete-after-commit.enabled"
 
 _LAST_FORMAT = 2
 """The newest version of Iceberg's format that pyiceberg 0.12 writes."""
@@ -208,7 +209,13 @@ class IcebergTarget(LogFilesTarget):
         catalog = self._load_catalog()
         with _creating:
             catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
-        return _as_written_here(catalog.create_table_if_not_exists(name, schema=schema, partition_spec=spec))
+        # Old versions of the metadata go too.
+        properties = {_DELETES_METADATA: "true"} if self.version_seconds else {}
+        return _as_written_here(
+            catalog.create_table_if_not_exists(
+                name, schema=schema, partition_spec=spec, properties=properties
+            )
+        )
 
     def _partitions(self, table: Any) -> tuple[PartitionField, ...]:
         return fields_of_table(table)
@@ -273,7 +280,8 @@ def _as_written_here(table: Any) -> Any:
         # pyiceberg 0.12 copies the metadata some twenty times for a commit, with a snapshot for each earlier commit.
         "snapshots": [] if current is None else [current],
         "snapshot_log": [],
-        "metadata_log": [],
+        # pyiceberg compares it with the new one to find the files of metadata that are to be deleted.
+        "metadata_log": metadata.metadata_log if held.get(_DELETES_METADATA) == "true" else [],
         "refs": {name: ref for name, ref in metadata.refs.items() if name == _MAIN},
     }
     table.metadata = metadata.model_copy(update={"properties": properties, **shorter})

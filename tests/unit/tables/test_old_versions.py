@@ -210,6 +210,21 @@ def test_versions_from_a_moment_on_stay_and_files_of_older_ones_go(
         assert {each.number for each in committed(lake)} & set(before) == set(kept)
 
 
+@pytest.mark.parametrize("seconds", [0, DAY])
+def test_metadata_of_a_table_of_the_sink_does_not_grow_with_its_commits(
+    tmp_path: Path, seconds: float
+) -> None:
+    lake = IcebergLake(tmp_path)
+    writer, driver = Writer(5), lake.driver("current", version_seconds=seconds)
+    publish(driver, writer.changes(1), 1)
+    with lake.table().transaction() as transaction:
+        transaction.set_properties({"write.metadata.previous-versions-max": "3"})
+    for number in range(2, 12):
+        publish(driver, writer.changes(1), number)
+    count = len(list(lake.folder.rglob("*.metadata.json")))
+    assert count == 4 if seconds else count > 10
+
+
 def test_without_the_option_nothing_is_deleted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.low_limits(monkeypatch)
     writer, _, _ = aged(lake, "current")
