@@ -56,8 +56,8 @@ class LogLayout(ABC):
     def holding(self, held: TableSchema, wanted: TableSchema, after: TableSchema) -> dict[str, Column]:
         """Return the columns of a log that have the values of the source.
 
-        `held` are the columns of the log, `wanted` those of the source, with its key, and `after` those of the source
-        that the log is to have.
+        `held`: the columns of the log. `wanted`: the columns of the source, with its key. `after`: the columns of the
+        source that the log is to have.
         """
 
     @abstractmethod
@@ -143,7 +143,7 @@ LOG_LAYOUTS: Mapping[Layout, LogLayout] = {"events": _ChangeRows(), "table": _Fe
 
 
 def has_feed(names: Iterable[str]) -> bool:
-    """Return whether rows with columns of these names are those of a change feed."""
+    """Return whether rows with columns of these names are a change feed."""
     # A file may lack the other ones, which can partition its table.
     return {"_commit_version", "_not_sent"} <= set(names)
 

@@ -81,8 +81,8 @@ class WriteToParquet(ParquetSinkOptions, _WriteRows):
         events | WriteToParquet("/data/lake")
 
     creates ``/data/lake/<table>/date=2026-11-21/hour=16/….parquet``. The columns are `op`, `timestamp`, `key`,
-    `before`, `after` and `metadata` (`penstock.event.change_rows`), or with ``layout="table"`` those of the change feed
-    of the table (`penstock.event.change_feed`). When the columns of the table change, a new file
+    `before`, `after` and `metadata` (`penstock.event.change_rows`). With ``layout="table"`` they are the columns of the
+    table and of its change feed (`penstock.event.change_feed`). When the columns of the table change, a new file
     begins. Emits a `PublishedFile` for each file. Consumers may rely on what docs/files.md says.
 
     Order: rows of a file are in the order in which they arrived. Sort by `metadata.version` (`_commit_version`) for the

@@ -80,7 +80,7 @@ def local_folders(
 
 
 def memory_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables of the driver's JVM and of its Python workers; those of the user stay.
+    """Return variables of the driver's JVM and of its Python workers. A variable that the user has set stays.
 
     By default glibc keeps freed memory in up to eight heaps for each core, and Spark has hundreds of threads.
     """

@@ -1,4 +1,4 @@
-"""Which keys of a state run count: those of some key groups, as bounds of its sorted keys. Pure.
+"""Which keys of a state run count: the keys of some key groups, as bounds of its sorted keys. Pure.
 
 A run that another number of tasks has written may have more key groups than the store that opens it.
 """
