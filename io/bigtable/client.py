@@ -179,6 +179,7 @@ def check_table(table_path: str, connection: Connection, unavailable_seconds: fl
             code, details = error.code().name, error.details() or ""
             raise classify_status(code, details, f"table {table_path}", "its row keys") from None
 
+    # The first key is proof enough. The end of the channel cancels the rest of the call.
     with channel_to(connection, BigtableGrpcTransport.DEFAULT_HOST) as channel:
         Backoff("Bigtable", UnavailableError).ask(ask, unavailable_seconds)
 

@@ -116,6 +116,7 @@ def _data_change(mutation: ChangeStreamMutation) -> Any | None:
         if len(cells) < len(mutation.entries):
             return None
         change = _made(mutation, cells)
+    # In the received message itself: the record has both times as integers, and nothing reads them from the message.
     at, low = change.commit_timestamp, change.estimated_low_watermark
     at.seconds, at.nanos = divmod(mutation.commit_timestamp, NANOS)
     low.seconds, low.nanos = divmod(mutation.estimated_low_watermark, NANOS)
@@ -182,6 +183,7 @@ def _decoded(encoded: bytes) -> ChangeStreamMutation:
     kinds = encoded[_HEAD.size : _HEAD.size + count]
     at = _HEAD.size + count
     numbers, at = _unpacked(encoded, at, sum([_SHAPES[kind][0] for kind in kinds]), 8, signed=True)
+    # The row key, the cluster and the token come before the texts of the entries.
     texts = 3 + sum([_SHAPES[kind][1] for kind in kinds])
     lengths, at = _unpacked(encoded, at, texts, width)
     pieces = cut(encoded, lengths, at)

@@ -107,6 +107,7 @@ def cell_change(entry: Entry) -> CellChange:
             return CellChange(mod, entry.family, entry.qualifier, entry.timestamp_micros, None, entry.input)
 
 
+# Bounded, because applications use qualifiers as data, and then nearly every change has other columns.
 @lru_cache(maxsize=4096)
 def _schema(columns: tuple[str, ...]) -> TableSchema:
     """Return the schema of an event: Bigtable knows no columns but those that a change names."""

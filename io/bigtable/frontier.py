@@ -145,6 +145,7 @@ class Frontier:
                 f"the {len(listed)} partitions that the service lists do not cover the table exactly. "
                 "Nothing was read. Start again, and please report this"
             )
+        # A partition that the row range cuts is read whole, and `key_filter` drops its other changes.
         mine = [part for part in listed if part.intersection(row_range)]
         return cls(tuple([Segment(part, None, start, part) for part in mine]), row_range, (), end)
 
@@ -374,6 +375,8 @@ def _complete(target: KeyRange, segments: Sequence[Segment]) -> bool:
 
 
 def _position(target: KeyRange, segments: Sequence[Segment], bounded: bool) -> Position:
+    # A request begins at tokens or at a time, never at both. Without a token there is one segment (`_complete`), so the
+    # lowest watermark is its own start.
     low = min(segment.watermark for segment in segments)
     tokens = tuple([(segment.range, segment.token) for segment in segments if segment.token is not None])
     return Position(target, tokens, None if tokens else low, bounded, low)
@@ -389,6 +392,7 @@ def _children(partition: KeyRange, continuations: Iterable[Continuation], waterm
     """
     children = []
     for given in continuations:
+        # Cut, because the service may write the new partition here, and its other keys belong to other parents.
         mine = given.partition.intersection(partition)
         if mine is None:
             raise LineageError(
@@ -397,6 +401,7 @@ def _children(partition: KeyRange, continuations: Iterable[Continuation], waterm
         children.append(
             Segment(mine, given.token, watermark, given.target if given.target.covers(mine) else mine)
         )
+    # A gap would be keys that no token continues, and an overlap changes that are emitted twice.
     if not tiles(partition, [child.range for child in children]):
         raise LineageError(
             f"the {len(children)} tokens in the close of {abbreviate(partition)} do not cover it exactly. "

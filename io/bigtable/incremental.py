@@ -121,6 +121,7 @@ class RowReader:
         # Seen is what was committed before the request (`after`), or before the read by more than clocks may differ.
         surely_seen = max(started - self._skew, *request.after)
         reached = max(self._clock(), timestamp + 1)
+        # Repairs name their keys, so a short answer to them says nothing about the rest of the table.
         is_last = not keys and len(rows) < request.size
         return Chunk(request, rows, surely_seen.__ge__, reached, is_last)
 

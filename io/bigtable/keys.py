@@ -73,6 +73,7 @@ def tiles(whole: KeyRange, parts: Sequence[KeyRange]) -> bool:
 def missing(whole: KeyRange, parts: Iterable[KeyRange]) -> list[KeyRange]:
     """Return the ranges of `whole` that no part covers, in order. Parts may overlap and extend beyond `whole`."""
     holes: list[KeyRange] = []
+    # Invariant: `left` is the rest of `whole` after the parts that were looked at; None: nothing remains.
     left: KeyRange | None = whole
     for part in sorted(parts):
         if left is None or (common := left.intersection(part)) is None:

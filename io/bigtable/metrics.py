@@ -64,6 +64,7 @@ def lineage_events(step: Closed) -> Counter[str]:
     targets = {continuation.target for continuation in step.continuations}
     events[names.SPLITS] += len(targets) > 1
     for target in targets:
+        # Only one parent begins where the new partition begins, so each merge is counted once.
         if target.start == step.partition.start and not step.partition.covers(target):
             events[names.MERGES] += 1
     events[names.MOVES] += targets == {step.partition}

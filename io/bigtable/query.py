@@ -32,6 +32,7 @@ def read_request(stream: ChangeStream, app_profile: str, heartbeat_ms: int, posi
     for part, token in position.tokens:
         continuation = request.continuation_tokens.tokens.add(token=token)
         _write_range(continuation.partition.row_range, part)
+    # A stream with an end time closes there without a token, and then a merge that needs its token never completes.
     if stream.end is not None and position.bounded:
         _write_time(request.end_time, stream.end)
     request.heartbeat_duration.FromMilliseconds(heartbeat_ms)

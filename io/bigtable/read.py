@@ -211,6 +211,7 @@ class ReadFromBigtableChangeStream(BigtableStreamOptions, ReadFromChangeStream):
 
 
 def _names(name: str, values: Iterable[str]) -> frozenset[str]:
+    # A text is a collection too: its characters would be taken for names.
     if isinstance(values, str):
         raise UsageError(f"{name} must be a list of names, not {values!r}: pass [{values!r}]")
     return frozenset(values)

@@ -55,6 +55,7 @@ def set_cell(family: str, qualifier: bytes, timestamp_micros: int, value: bytes)
     So a mutable twin is filled and then becomes a SetCell by its class.
     """
     cell: Any = _OpenSetCell(family, qualifier, timestamp_micros, value)
+    # CPython allows this because both classes have the same slots.
     cell.__class__ = SetCell
     return cell
 
@@ -112,6 +113,8 @@ Entry: TypeAlias = SetCell | DeleteCells | DeleteFamily | AddToCell | MergeToCel
 class _MaybeReceived:
     """Holds the `wire.DataChange` that a change was received as, if there is one."""
 
+    # Not a field of the dataclass, so equality and hash do not depend on how a record was made. `replace` makes a record
+    # without it, so changed entries are never encoded from the bytes that were received.
     __slots__ = ("_change",)
 
 

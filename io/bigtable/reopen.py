@@ -50,6 +50,7 @@ class ReopenSchedule:
             wait.due = now + wait.pause
         if now < wait.due:
             return False
+        # A first pause above the limit stays as long as the user has set it.
         wait.pause, wait.due = min(2 * wait.pause, max(MAX_WAIT_SECONDS, self._first)), None
         return True
 

@@ -39,6 +39,7 @@ def data_client(project: str, connection: Any) -> BigtableDataClient:
     environment than the program, so the variable is set, or removed, while the constructor runs.
     """
     options = {"api_endpoint": connection.api_endpoint} if connection.api_endpoint else None
+    # The environment belongs to the whole process, and other threads may make clients too.
     with _ENVIRONMENT:
         before = os.environ.pop(EMULATOR_VARIABLE, None)
         try:
@@ -78,6 +79,7 @@ def read_rows(
             )
             for row in table.read_rows_stream(query)
         ]
+    # The library has retried until its own time limit by now. The caller asks again after a pause.
     except (exceptions.RetryError, exceptions.ServerError, exceptions.DeadlineExceeded) as error:
         raise UnreachableError(f"rows cannot be read: {type(error).__name__}") from None
     except exceptions.GoogleAPICallError as error:

@@ -21,6 +21,7 @@ def to_step(partition: KeyRange, record: ChangeRecord, *, bounded: bool) -> Step
     if isinstance(record, ChangeStreamMutation | DamagedMutation):
         return advanced(partition, record)
     if isinstance(record, Heartbeat):
+        # Its token would be stored for keys that it does not describe.
         if record.partition != partition:
             raise LineageError(
                 f"a heartbeat of {abbreviate(record.partition)} in the stream of {abbreviate(partition)}"

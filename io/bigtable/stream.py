@@ -80,6 +80,7 @@ class BigtableStream(PartitionStream):
         self._first_position, self._partition = position, position.partition
         self._last: ChangeStreamMutation | DamagedMutation | Heartbeat | None = None
         self._opener, self._select = opener, select
+        # An unbounded position is requested without an end time, so a close with OK does not end its partition.
         self._bounded = bounded and position.bounded
         self._heartbeat_seconds = heartbeat_seconds
         self._is_late = False
@@ -117,6 +118,7 @@ class BigtableStream(PartitionStream):
         step = to_step(self._partition, record, bounded=self._bounded)
         if isinstance(record, CloseStream):
             if step is None:
+                # No end of the partition: the stream is opened again after `_last`, or the read fails.
                 raise self._opener.refused_close(self._next_position, record)
             return size, None, step
         self._last = record

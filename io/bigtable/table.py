@@ -164,5 +164,6 @@ class _ReadRowsFn(_TableFn):
 
 def between(row_range: KeyRange, samples: list[bytes]) -> list[KeyRange]:
     """Return `row_range`, cut at those sampled keys that lie inside; a sample of ``b""`` is the table's end."""
+    # Not the start itself: a range with two equal ends would be empty, and from b"" to b"" the whole table.
     inside = sorted({key for key in samples if key > row_range.start and row_range.holds(key)})
     return [KeyRange(*ends) for ends in pairwise([row_range.start, *inside, row_range.end])]

@@ -68,7 +68,8 @@ class BigtableSender:
                     (index, event)
                 )
         # Rows are independent, so they are sent side by side. The changes of one row keep their order within
-        # its request.
+        # its request. The end of the block waits for requests that run, also after an error: none arrives while the
+        # batch is sent again.
         with ThreadPoolExecutor(_AT_A_TIME) as threads:
             refusals = [each for part in threads.map(self._write_row, rows.values()) for each in part]
         # In the order of the batch, whatever thread was faster.
@@ -117,6 +118,8 @@ class BigtableSender:
             return str(error)
         except grpc.RpcError as error:
             code = error.code().name
+            # Other statuses concern the table or the connection. The batch fails, and is sent again or ends the
+            # pipeline.
             if not is_row_error(code):
                 raise classify_error(code, error.details() or "", self._target.name) from error
             return f"Bigtable says {code}"

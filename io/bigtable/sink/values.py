@@ -45,6 +45,7 @@ def parts_of_row(events: Sequence[ChangeEvent]) -> list[tuple[int, int]]:
 
     A change with more entries than the limit has a separate part, which the service refuses.
     """
+    # The size begins at 1 for the cell of the version, which each request has.
     parts, first, size = [], 0, 1
     for index, event in enumerate(events):
         if index > first and size + len(event.cells) > MAX_MUTATIONS:
@@ -86,6 +87,7 @@ def row_request(table: str, app_profile: str, family: str, events: Iterable[Chan
 
 def mark_request(table: str, app_profile: str, family: str, mark: Mark) -> Any:
     """Return the conditional request that replaces the mark of a sink, unless the table has one of a later record."""
+    # The service compares bytes. With leading zeros they sort as the numbers do.
     number = f"{mark.record:012d}".encode()
     mutations = []
     for qualifier, value in ((RECORD, number), (MARK, mark.encoded)):
