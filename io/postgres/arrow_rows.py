@@ -163,6 +163,7 @@ class _TableRows:
         """Return the rows of records without old rows, which are not decoded one by one; None: there are others."""
         messages = [message for part in parts for message in part.messages]
         new = [new_row(payload) for _, payload in messages]
+        # None comes from a deletion, or from an update with an old row. Their images need more than the new row.
         if None in new:
             return None
         size = len(messages)
@@ -228,6 +229,7 @@ class _TableRows:
 
     def _images(self, new: list[Row | None], old: list[Row | None]) -> dict[str, pa.Array]:
         after, before = self._columns(new), self._columns(old)
+        # The key of a change is the one of its new row, and only a deletion has none. As `EventConverter` has it.
         if None not in new:
             key = after
         elif not any(new):
@@ -245,6 +247,7 @@ class _TableRows:
         no_before: pa.Array,
         no_after: pa.Array | None,
     ) -> dict[str, pa.Array]:
+        # Without key columns the schema has no field `key`, because a struct without fields cannot be stored.
         wanted = [(key, self._key), (before, range(len(self._fields))), (after, range(len(self._fields)))]
         return {
             name: pa.StructArray.from_arrays(

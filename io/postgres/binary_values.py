@@ -378,6 +378,7 @@ def _array(data: bytes, element: Show, delimiter: str) -> str:
             return item()
         return f"{{{delimiter.join(level(number + 1) for _ in range(sizes[number][0]))}}}"
 
+    # The server prints the bounds of all dimensions if one of them does not begin at 1.
     bounds = [f"[{first}:{first + count - 1}]" for count, first in sizes]
     prefix = "" if all(first == 1 for _, first in sizes) else "".join(bounds) + "="
     return prefix + level(0)
@@ -446,6 +447,7 @@ def _range_reader(name: str) -> Show:
         flags = data[0]
         if flags & _EMPTY:
             return "empty"
+        # An infinite bound is not in the data, so the parts are the finite bounds only.
         texts = (_quoted(bound(part or b""), _SPECIAL_IN_RANGE) for part in _fields(data, 1))
         lower = "" if flags & _LOWER_INFINITE else next(texts)
         upper = "" if flags & _UPPER_INFINITE else next(texts)

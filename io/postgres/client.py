@@ -102,6 +102,7 @@ class Client:
         try:
             yield
         except psycopg.Error as error:
+            # Dropped, so that the next question opens another session.
             if self._session is not None and self._session.broken:
                 self.close()
             raise classify_error(error.sqlstate or "", str(error), str(self._stream)) from error
@@ -311,6 +312,7 @@ class LogStream:
             if result.status != pq.ExecStatus.COPY_BOTH:
                 state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
                 raise self._error(state, result.get_error_message())
+        # The caller gets no object that it could close.
         except BaseException:
             self.close()
             raise

@@ -42,6 +42,7 @@ class LogRecordCoder(VersionedCoder):
     def encode(self, value: LogRecord) -> bytes:
         return VERSION + _encode(
             (
+                # The last six fields have defaults: `decode` also reads records that end before them.
                 _NUMBERS[value.kind],
                 value.event_timestamp,
                 value.transaction,
@@ -95,6 +96,7 @@ def _packed(row: Row | None) -> Any:
 def _unpacked(row: list[Any] | None) -> Row | None:
     if row is None:
         return None
+    # A row has no numbers, so nothing but `false` is equal to False.
     return tuple([UNCHANGED if value is False else value for value in row]) if False in row else tuple(row)
 
 

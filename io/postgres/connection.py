@@ -109,12 +109,14 @@ class Server:
 
 def _check_position(stream: ChangeStream, client: Client, position: Position) -> Slot:
     slot = check_slot(stream, client.rows(SLOT, (stream.slot,)))
+    # First, because positions of two clusters cannot be compared.
     if slot.system != position.system:
         raise PositionLostError(
             f"{stream}: the checkpoint was made on another database cluster (system identifier {position.system}, here "
             f"{slot.system}), whose positions mean nothing here. Take a new snapshot and start with a new "
             f"checkpoint folder"
         )
+    # Not `lsn`: a prepared transaction is sent again only to a reader that starts before it.
     if slot.confirmed_lsn > position.safe_lsn:
         raise PositionLostError(
             f"{stream}: the slot has moved on to {format_lsn(slot.confirmed_lsn)}, and the checkpoint needs "

@@ -78,6 +78,7 @@ def decode(payload: bytes, in_stream: bool = False) -> Message:
             f"the server sent a message of the unknown type {chr(payload[0])!r}. Penstock reads versions 1 to 4 of the "
             "pgoutput protocol: report this, with the version of the server"
         ) from None
+    # A text that is not UTF-8 raises a ValueError too.
     except (IndexError, error, ValueError):
         kind = chr(payload[0]) if payload else "empty"
         raise DecodeError(
@@ -278,6 +279,7 @@ def _truncate(payload: bytes, in_stream: bool) -> Truncate:
     xid, at = _transaction(payload, in_stream)
     count, options = _TRUNCATE(payload, at)
     at += 5
+    # Before the ids are read: in a damaged message the count may be any number.
     _ended(payload, at + 4 * count)
     oids = Struct(f"!{count}I").unpack_from(payload, at)
     return Truncate(oids, bool(options & 1), bool(options & 2), xid)

@@ -167,6 +167,7 @@ class _Table:
                 if value is UNCHANGED:
                     continue
                 image[name] = value if value is None or convert is None else convert(value)  # type: ignore[arg-type]
+        # `Decimal` raises an ArithmeticError for a text that is no number, and an array that ends too early an IndexError.
         except (ValueError, ArithmeticError, IndexError):
             raise self._not_readable(row) from None
         return image
@@ -179,6 +180,7 @@ class _Table:
     def _not_readable(self, row: Row) -> ValueError:
         if len(row) != len(self._columns):
             return ValueError(f"a row of {self._name} has {len(row)} columns and not {len(self._columns)}")
+        # Converted once more, because the fast loop does not know at which column it failed.
         for (name, convert), value in zip(self._columns, row, strict=True):
             try:
                 if isinstance(value, str) and convert is not None:

@@ -150,6 +150,8 @@ class LogDecoder:
         if self._spool is None:
             if kind not in _CONTROL:
                 steps = self._reader.read(lsn, decode(payload))
+                # After this end a new reader must start before the oldest prepared transaction, or the server does not
+                # send it.
                 if self._prepared and steps and type(steps[-1]) is TransactionEnd:
                     return [*steps[:-1], steps[-1]._replace(prepared=self.oldest_prepared)]
                 return steps

@@ -178,6 +178,7 @@ class LogSteps:
         end, first = self._end, 0
         if end is None or rows.newest <= end:
             return (rows,)
+        # Times never fall, so all rows after the first later one are after the end too.
         while first < len(rows) and rows.timestamps[first] <= end:
             first += 1
         return (rows[:first], rows[first:]) if first else (rows,)
@@ -271,6 +272,7 @@ class LogSteps:
         position = self.position
         if record.transaction is None:
             return record.lsn < position.lsn
+        # `claimed` is 0 except in the first transaction after `lsn`, to which it belongs.
         start = record.transaction.commit_lsn
         return start < position.lsn or record.sequence <= position.claimed
 

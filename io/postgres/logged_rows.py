@@ -91,6 +91,7 @@ class LoggedRows(LazyRecords[LogRecord]):
         follows them.
         """
         first = 0
+        # `lsn` is at or after the end of the last transaction that was read, and the next one commits after it.
         while first < len(self) and self.transactions[first].commit_lsn < lsn:
             first += 1
         if claimed and first < len(self):
@@ -203,6 +204,7 @@ class LoggedRows(LazyRecords[LogRecord]):
         lsn, payload = self.messages[number]
         row: Any = decode(payload)
         kind = KINDS[payload[0]]
+        # The messages of inserts have no field for an old row, and those of deletions none for a new one.
         new = None if kind is ChangeKind.DELETE else row.new
         old, old_is_full = (None, False) if kind is ChangeKind.INSERT else (row.old, row.old_is_full)
         return LogRecord(

@@ -14,6 +14,8 @@ def checked_slot(name: str) -> str:
     Raises:
         UsageError: no slot can have it.
     """
+    # The rules of the server, which has a folder of this name for the slot (NAMEDATALEN is 64, with its final zero
+    # byte).
     if len(name) > 63 or not set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_"):
         raise UsageError(
             f"slot must consist of lower-case letters, digits and underscores, at most 63 of them, not {name!r}"

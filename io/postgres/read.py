@@ -222,6 +222,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
                     )
                     for shard in element.shards
                 }
+            # A next try comes after a pause and opens another session.
             finally:
                 client.close()
 
@@ -317,6 +318,7 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
             database_of(self.dsn),
             named("publication", self.publication),
             checked_slot(named("slot", self.slot)),
+            # A slot has its own position, so without a start no change is left out.
             *period(0 if self.start is None else self.start, self.end, ahead_seconds=600),
             _further(self.slot, self.publication, self.further_slots),
         )
@@ -327,6 +329,7 @@ class ReadFromPostgresChangeStream(PostgresStreamOptions, ReadFromChangeStream):
             streaming=self.streaming,  # type: ignore[arg-type]
             binary=self.binary,
             create_slot=self.create_slot,
+            # Drawn once, in the program: all its workers have this name, and no other program has it.
             reader_name=f"penstock-{uuid4().hex[:12]}",
         )
         settings = PostgresSettings(

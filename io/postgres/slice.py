@@ -69,6 +69,7 @@ def records_of(
     for group in _groups(_messages_of(part, messages)):
         parts: list[Sequence[LogRecord]] = []
         for step, _ in decoder.read_all(group):
+            # The ends of transactions are dropped, because a slice is read as a whole and has no position inside.
             if isinstance(step, LoggedRows):
                 parts.append(step)
             elif isinstance(step, LogRecord):

@@ -105,6 +105,7 @@ class SliceReader:
         self.check_position(part.start)
         with self._client() as client, self._client() as copying:
             client.take_slot()
+            # With their own times, records do not depend on earlier transactions, which a repeated read may not see.
             reader = TransactionReader(
                 client.describe_table, client.near_transaction_id(), 0, has_own_times=True
             )
@@ -137,6 +138,7 @@ class SliceReader:
                     yield answer
                 return
             except UnreachableError as error:
+                # Another try would yield the same records again.
                 if has_answer:
                     raise UnavailableError(f"{self.stream}: {error}") from error
                 backoff.failed(str(error), self.unavailable_seconds)

@@ -109,6 +109,7 @@ class SlotStream(PartitionStream):
         self._opener, self._slot = opener, slot
         self._log = LogSteps(slot, at, wanted, end)
         self._make_merge, self._renews, self._watch = make_merge, renews, watch
+        # A bundle begins at this position, so it is in the checkpoint; see `StreamPool.resume`.
         self._acknowledged = at.position.safe_lsn
         self._cost = ReopenCost(at.position.claimed, buffer_bytes)
         self._clock = clock

@@ -310,6 +310,7 @@ class TransactionReader:
                 prefix=message.prefix,
                 content=message.content,
             ),
+            # One byte further: a message that is sent again must be before the position.
             TransactionEnd(message.lsn + 1, self._event_timestamp),
         )
 
