@@ -113,7 +113,7 @@ Entry: TypeAlias = SetCell | DeleteCells | DeleteFamily | AddToCell | MergeToCel
 class _MaybeReceived:
     """Holds the `wire.DataChange` that a change was received as, if there is one."""
 
-    # Not a field of the dataclass, so equality and hash do not depend on how a record was made. `replace` makes a record
+    # Not a field of the dataclass: equality and hash do not depend on how a record was made. `replace` makes a record
     # without it, so changed entries are never encoded from the bytes that were received.
     __slots__ = ("_change",)
 

@@ -167,7 +167,7 @@ class _Table:
                 if value is UNCHANGED:
                     continue
                 image[name] = value if value is None or convert is None else convert(value)  # type: ignore[arg-type]
-        # `Decimal` raises an ArithmeticError for a text that is no number, and an array that ends too early an IndexError.
+        # `Decimal` refuses a text with an ArithmeticError, and an array that ends too early raises an IndexError.
         except (ValueError, ArithmeticError, IndexError):
             raise self._not_readable(row) from None
         return image
