@@ -152,6 +152,7 @@ class SqlSender:
         if not self._skip_refused:
             raise RefusalError(next(iter(refused.values())))
         fitting = [index for index in range(len(batch)) if index not in refused]
+        # `_write` counts in the list that it gets, and a refusal names an index of the batch.
         for each in self._write([batch[index] for index in fitting], 0, one_shard):
             refused[fitting[each.index]] = Refusal(fitting[each.index], each.reason)
         yield from (refused[index] for index in sorted(refused))
@@ -205,6 +206,8 @@ class SqlSender:
     def _truncate(self, table: TargetTable, changes: TableChanges) -> str:
         """Apply a TRUNCATE of the batch; return the version of the newest one that the table has had."""
         if changes.truncated is None:
+            # Shared: shards that write rows do not wait for each other, and a TRUNCATE, which updates the entry, waits
+            # for them.
             query = f"select version from {self._truncations} where table_name = %s for share"
             ((version,),) = self._session.execute(query, (table.name.table,)).fetchall()
             return str(version)
@@ -214,6 +217,7 @@ class SqlSender:
             "returning version"
         )
         ((newest,),) = self._session.execute(query, (version, table.name.table)).fetchall()
+        # The newest one and not this one: another shard may have applied a later TRUNCATE.
         self._session.execute(f"delete from {table.name} where {quote(VERSION)} < %s", (newest,))
         return str(newest)
 
@@ -287,6 +291,7 @@ def batch_rows(
         except ValueError as error:
             raise RowFaultError(str(error)) from None
         deleted = "t" if change.deleted else "f"
+        # Cut to the microseconds of the column. The version keeps the whole time, and only it decides.
         committed = _LOG_TIMESTAMP(change.timestamp // 1000 * 1000)
         yield [*row, encode_version(change.version), deleted, committed, unsent, *base], unsent is not None
 

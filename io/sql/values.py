@@ -239,6 +239,7 @@ def _array(element: Text) -> Text:
             return "NULL"
         if isinstance(value, list):
             return text(value)
+        # Each element is quoted, so none is taken for NULL, a brace or a delimiter.
         escaped = element(value).replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
 
