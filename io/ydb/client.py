@@ -326,6 +326,7 @@ def _partition(partition: Any) -> PartitionDescription:
         tuple(partition.parent_partition_ids),
         tuple(partition.child_partition_ids),
         stats.partition_offsets.start,
+        # Without statistics an end of 0 would look like an empty partition.
         stats.partition_offsets.end if partition.HasField("partition_stats") else None,
         stats.last_write_time.ToNanoseconds(),
     )

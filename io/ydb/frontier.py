@@ -243,6 +243,7 @@ class Frontier:
             _refuse_shared(opened.keys() & part.open.keys())
             opened.update(part.open)
             for number, child in part.waiting.items():
+                # A child whose parents are in several parts waits in each of them.
                 waiting[number] = _merged(waiting.get(number), child)
         _refuse_shared(opened.keys() & waiting.keys())
         first = parts[0]

@@ -92,6 +92,7 @@ def check_retention(stream: ChangeStream, found: Description, now: int) -> None:
         return
     oldest = now - round(found.retention_seconds * NANOS)
     deleted = any(partition.first > 0 for partition in found.partitions)
+    # The service deletes messages some time after the period. A topic that has deleted none still has all changes.
     if stream.start < oldest and deleted:
         raise PositionLostError(
             f"{stream}: it keeps records for {found.retention_seconds / 3600:g} hours, so the changes from "

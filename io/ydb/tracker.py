@@ -54,6 +54,7 @@ class FrontierCoder(coders.FrontierCoder):
                 offset,
                 watermark,
                 sought,
+                # JSON has no tuples, and equal positions must compare equal: a parked reader is found by its position.
                 None if snapshot is None else tuple(snapshot),
                 schemas[schema],
                 tuple([(parent, end) for parent, end in parents]),
