@@ -94,6 +94,7 @@ def has_one_of(column: str, texts: Collection[str]) -> Condition:
         known = bounds(column)
         if known is None:
             return True
+        # The first text from the lower bound on decides: if it is above the upper bound, all that follow are too.
         first = bisect_left(ordered, known[0])
         return first < len(ordered) and ordered[first] <= known[1]
 

@@ -234,6 +234,7 @@ class DeltaCommit(LogCommit):
             mode="overwrite",
             schema_mode="overwrite",
             partition_by=self.table.metadata().partition_columns,
+            # A second try after the commit of another writer would remove the rows of that commit.
             commit_properties=CommitProperties(max_commit_retries=0),
         )
         self.table.update_incremental()

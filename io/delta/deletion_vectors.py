@@ -61,6 +61,8 @@ class Vector(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
                 "the table again (Spark: OPTIMIZE, or REORG TABLE … APPLY (PURGE)), or set its property "
                 "delta.enableDeletionVectors to false"
             )
+        # Before the UUID is the folder of the file, which may be empty. Source: Delta protocol, "Deletion Vector
+        # Format".
         folder, text = self.path_or_inline_dv[:-_TEXT_OF_UUID], self.path_or_inline_dv[-_TEXT_OF_UUID:]
         name = f"deletion_vector_{uuid.UUID(bytes=from_z85(text))}.bin"
         return f"{folder}/{name}" if folder else name

@@ -177,6 +177,7 @@ def state_at(folder: DeltaFolder, table: str, version: int) -> LogState:
     """
     checkpoints = [found for name in folder.log_names() if (found := _CHECKPOINT.fullmatch(name))]
     newest = max((int(each[1]) for each in checkpoints if int(each[1]) <= version), default=-1)
+    # A large checkpoint has several parts.
     names = sorted(f"{_LOG}/{each[0]}" for each in checkpoints if int(each[1]) == newest)
     try:
         state = _with_files(table, newest, in_parallel(folder.read_entry, names))

@@ -166,6 +166,8 @@ class VectorCommit(RowCommit, DeltaCommit):
         protocol, metadata = self.table.protocol(), self.table.metadata()
         readers = set(protocol.reader_features or ())
         if _FEATURE not in readers:
+            # Up to version 6 a writer version stands for a set of features. A table must not lose them by a list
+            # without them.
             named = protocol.min_writer_version == WRITER_WITH_FEATURES
             writers = {*(protocol.writer_features or ())} if named else {*_IMPLIED}
             found = {

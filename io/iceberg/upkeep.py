@@ -59,6 +59,7 @@ def new_file(table: Any, schema: Any, groups: Iterable[pa.Table], spec_id: int, 
         parts, shape, codec_of(properties), row_group_size=GROUP_ROWS, store_decimal_as_integer=True
     )
     path = table.location_provider().new_data_location(f"{uuid.uuid4()}.parquet")
+    # Before its entry exists: after a crash no snapshot names the file, and nothing reads it.
     FilesOfIo(table.io).create(path, [content])
     statistics = data_file_statistics_from_parquet_metadata(
         pyarrow.parquet.read_metadata(pa.BufferReader(content)),

@@ -148,6 +148,7 @@ class TableParking:
         for table, refusal in zip(going, self._publish(going), strict=True):
             if refusal is not None:
                 tables[table.name] = self._newly_parked(table, refusal)
+        # After the publish: the changes with which a table was just refused wait too.
         waiting = [each for each in epoch if each.name in tables]
         attempt = current_attempt()
 
