@@ -322,6 +322,7 @@ def _whole_mods(texts: list[str]) -> Mods:
 def _data_record_by_position(entry: bytes) -> DataChangeRecord:
     """Decode a data change record that has NULLs or further fields at the end."""
     fields = _values(entry)
+    # By their numbers, so fields that a newer service appends are ignored.
     return DataChangeRecord(
         parse_timestamp(fields[0].string_value),
         fields[1].string_value,

@@ -132,6 +132,7 @@ def change_stream_query(
     values = (
         (TIMESTAMP, format_timestamp(start_timestamp)),
         (TIMESTAMP, format_timestamp(end_timestamp)),
+        # Without a token the service answers with the first partitions.
         (STRING, token or None),
         (INT64, str(heartbeat_ms)),
     )

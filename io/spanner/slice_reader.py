@@ -128,6 +128,7 @@ class SliceReader:
         from penstock.io.spanner.decode import Decoder
 
         decoder, records = Decoder(), []
+        # From one time to the same time: only the partitions at it are wanted.
         for message in self._open(root, start, start):
             records += decoder.feed(message)
         decoder.finish()
@@ -157,6 +158,7 @@ class SliceReader:
         )
         try:
             while not frontier.done:
+                # Otherwise this would wait without an end for partitions that nothing opens.
                 if not frontier.can_progress:
                     raise LineageError(f"{self.stream}: {frontier.summary} after the end of a slice")
                 prefetcher.serve(frontier)

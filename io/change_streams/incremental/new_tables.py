@@ -83,6 +83,7 @@ class NewTablesChannel:
         """Return what joined and left since the last look; None if nothing did, or if the next look is not due."""
         if self._clock() < self._next:
             return None
+        # Set before the service is asked: one that fails is asked again only when the next look is due.
         self._next = self._clock() + LOOK_SECONDS
         now = self._ask()
         if position is None:
