@@ -23,6 +23,7 @@ def interrupts_raised() -> Iterator[None]:
     """
     before = signal.getsignal(signal.SIGINT)
     of_pyspark = str(getattr(before, "__module__", "")).partition(".")[0] == "pyspark"
+    # Python sets handlers of signals in the main thread only.
     if threading.current_thread() is not threading.main_thread() or not of_pyspark:
         yield
         return

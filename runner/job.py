@@ -156,6 +156,7 @@ class Job:
             ended = replace(ended, reason=describe_failure(error))
             raise
         finally:
+            # A cancel makes Spark's job fail. The error that `run` has raised is no failure then.
             if self._result.cancelling:
                 ended = Ended(str(PipelineState.CANCELLED))
             end(ended)

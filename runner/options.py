@@ -120,6 +120,7 @@ class PySparkOptions(PipelineOptions):
 def problems(options: PySparkOptions) -> list[str]:
     """Return one sentence for each bad value, with its fix."""
     found = []
+    # Written as one chain, so that NaN is refused too: each comparison with it is false.
     if not 0 < options.epoch_seconds < math.inf:
         found.append(f"--epoch_seconds={options.epoch_seconds} must be above 0 and finite, for example 0.5")
     for name in ("epoch_max_records", "epoch_max_bytes"):

@@ -144,6 +144,7 @@ class RemoteJob:
             record = decode_record(data, source=f"record {number}")
             try:
                 record, known = self._checkpoint.with_lists(record), True
+            # A newer record has replaced this one, and the driver has deleted its side file.
             except FileNotFoundError:
                 known = False
             yield record, len(data), known
@@ -271,6 +272,7 @@ class RemoteJob:
     def _about(self, action: str, table: ParkedTable) -> list[TableRequest]:
         record = self.last()
         return [
+            # With the time: a request that comes late must not reach a table that was parked again since.
             TableRequest(each.transform, table.name, table.since_us, TableAction(action))
             for each in (record.state.parked if record else ())
             if (each.table.name, each.table.since_us) == (table.name, table.since_us)
@@ -302,6 +304,7 @@ def _residuals_of(pipeline: Any) -> tuple[Residuals, frozenset[str]]:
 
 
 def _residuals(record: CommitRecord, pipeline: Any) -> Sequence[ResidualView]:
+    # The program may have lost a step since the record was written, and then nothing decodes its residuals.
     known, names = _residuals_of(pipeline)
     return known.views(tuple(each for each in record.state.residuals if each.transform in names))
 

@@ -75,6 +75,7 @@ class Rewind:
         fn = _rewinding(plan, context, sink)
         state = state_for_plan(last.state, plan, ())
         begun = RewindNote(checkpoint).read()
+        # A plan that was begun counts: the target may be back already, at the versions that this plan names.
         found = begun or _decide(checkpoint, state, fn, to_us, sink)
         if (found.asked_us, found.sink) != (to_us, sink):
             raise UsageError(

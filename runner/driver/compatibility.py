@@ -154,6 +154,8 @@ def _with_names_of(plan: Plan, state: EpochState) -> EpochState:
     def renamed(watermarks: Mapping[WatermarkKey, int]) -> dict[WatermarkKey, int]:
         return {replace(key, step=name_of(key.step)): us for key, us in watermarks.items()}
 
+    # All parts of a state that name a step: a part that is left out would keep the old name, for which there is no
+    # step.
     return replace(
         state,
         fired_impulses={name: tuple(map(name_of, steps)) for name, steps in state.fired_impulses.items()},

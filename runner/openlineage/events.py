@@ -87,10 +87,12 @@ class Commit:
 
     def complete_until_us(self, writer: str) -> int | None:
         """Return until when the target of a sink is complete: the lowest time of the post-commit steps in it."""
+        # With the slash, because the name of another sink may begin with this one's.
         times = [
             us for step, us in self.complete_us.items() if step == writer or step.startswith(f"{writer}/")
         ]
         known = [us for us in times if us is not None]
+        # Without a time of one of its steps, nothing is known of the whole sink.
         return min(known) if known and len(known) == len(times) else None
 
 

@@ -77,6 +77,7 @@ class _Visitor(PipelineVisitor):
         self.writers: list[_Writer] = []
 
     def enter_composite_transform(self, transform_node: AppliedPTransform) -> None:
+        # Sources and sinks are composite transforms, and Beam visits these by another method.
         self.visit_transform(transform_node)
 
     def visit_transform(self, transform_node: AppliedPTransform) -> None:

@@ -91,6 +91,7 @@ class RunReporter:
     def ended(self, state: str, reason: str = "") -> None:
         """Report the end, and wait for some seconds until that is sent."""
         self._put(_KINDS.get(state, "ABORT"), reason if state == "FAILED" else "")
+        # Behind the last event, so the thread sends that before it ends.
         self._waiting.put(None)
         if not self._ended.wait(_LAST_SECONDS):
             self._warn("the last events were not sent in time")
@@ -106,6 +107,7 @@ class RunReporter:
                 self._try(self._send, *event)
                 self._finished += 1
             self._try(self._close)
+        # Also after an error that is not an `Exception`: the end of the pipeline waits for this.
         finally:
             self._ended.set()
 

@@ -143,6 +143,7 @@ class Coordinator:
         """
         # This loop ends: a create fails only if another driver has just committed a higher record.
         while True:
+            # A new nonce for each try: two tries may have one number, and a name of a side file must not be used twice.
             record, data = self._encode(self._take_over_record(self._store.last()), self._nonces())
             if self._create_record(record.number, data):
                 # None: the record that `last` returned is not passed as the predecessor. `last` lists and then reads,
@@ -208,6 +209,7 @@ class Coordinator:
         if not self._create_record(record.number, data):
             raise self._superseded(record.number)
         committed = self._remember(record, data, own)
+        # Not earlier: without a commit the record before stays the last one, and it needs its side file.
         self._delete_replaced_side_file(own.record)
         return committed
 
@@ -255,6 +257,7 @@ class Coordinator:
             CheckpointError: there is none, and this driver's record is missing.
             CommitUnknownError: the storage did not answer.
         """
+        # First: if the sweeps of a newer driver have deleted this driver's record, the folder was not moved.
         self._check_nothing_above(self._own.record.number, self._own)
         if self._store.lists_cheaply:
             self._require_own()

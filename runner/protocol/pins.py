@@ -78,6 +78,7 @@ def _check_all_there(pins: dict[Task, TaskResult], shape: Sequence[int]) -> None
 
 
 def _check_receipts(pins: dict[Task, TaskResult], receipts: set[BlockReceipt], shape: Sequence[int]) -> None:
+    # No two attempts draw the same nonce, so it names the task too.
     attempts = {result.nonce: task for task, result in pins.items()}
     seen: set[tuple[Task, Task]] = set()
     for receipt in receipts:

@@ -221,6 +221,7 @@ def _unpack(body: Mapping[str, Json]) -> CommitRecord:
         committed_us=body["committed_us"],
         kind=body["kind"],
         epochs=body["epochs"],
+        # Fields that earlier versions did not write have defaults, here and below.
         drivers=tuple(DriverToken(*row[:2]) for row in body.get("drivers", [])),
         state=EpochState(
             residuals=_rows(body["residuals"], _residual),

@@ -412,6 +412,7 @@ def _open_format(folder: str, data: bytes, key_groups: int | None, storage: File
             f"{folder} has layout version {version}, and penstock {__version__} reads version {VERSION}. "
             f"{_version_remedy(version, str(content.get('written_by', '')))}"
         )
+    # The number decides in which group the state of each key is.
     if key_groups not in (None, groups):
         raise CheckpointError(
             f"the checkpoint in {folder} was created with {groups} key groups, which cannot change to {key_groups}; "
