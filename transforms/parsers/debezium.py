@@ -161,6 +161,7 @@ class DebeziumParser:
         schema: msgspec.Raw | None,
         headers: dict[str, bytes],
     ) -> list[ChangeEvent]:
+        # The key of a message is its prefix, which is no column.
         has_row = op not in (Op.TRUNCATE, Op.MESSAGE)
         key = (
             canonical_key(columns.schema, columns.image(raw_key)) if raw_key is not None and has_row else None
@@ -353,6 +354,7 @@ def _common(block: dict[str, Any], timestamp: int) -> _Described:
         block.get("schema") or "",
         block.get("table") or "",
     )
+    # The position of another connector has a form that is not known here, so only the time orders changes.
     return source, Version(timestamp, "", block.get("sequence") or ""), None, ()
 
 
@@ -369,6 +371,7 @@ def _spanner(block: dict[str, Any], timestamp: int) -> _Described:
         block.get("value_capture_type") or "",
     )
     id_ = block.get("server_transaction_id") or ""
+    # The version that the source gave the event, so that sinks order it as they order events of the source.
     version = Version(timestamp, id_, _record_sequence(block), block.get("mod_number") or 0)
     transaction = Transaction(
         id_,
@@ -423,6 +426,7 @@ def _cell(cell: dict[str, Any]) -> CellChange:
         msgspec.convert(cell.get("qualifier", ""), bytes),
         cell.get("start_us", 0),
         cell.get("end_us"),
+        # The input of an aggregate may be an integer.
         cell.get("number") if value is None else msgspec.convert(value, bytes),
     )
 

@@ -37,6 +37,7 @@ _MILLI, _MICRO, _NANO = 1_000_000, 1_000, 1
 _as_int = msgspec.json.Decoder(int).decode
 _as_bool = msgspec.json.Decoder(bool).decode
 _as_text = msgspec.json.Decoder(str).decode
+# JSON has no NaN and no infinities: they come as texts.
 _as_number_or_text = msgspec.json.Decoder(float | str).decode
 _as_raw_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _as_raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -121,6 +122,7 @@ def _struct_parser(schema: Schema, type_: ColumnType, binary_handling_mode: str)
 
     def parse(raw: Any) -> dict[str, Any]:
         return {
+            # A field that the schema does not have stays as JSON has it.
             name: _unless_null(each, parsers.get(name, msgspec.json.decode))
             for name, each in _as_raw_object(raw).items()
         }
@@ -172,6 +174,7 @@ def _timestamp_text(raw: Any) -> float:
 def _in_units(nanoseconds: int) -> Parse:
     def parse(raw: Any) -> float:
         value = _as_int(raw)
+        # PostgreSQL's infinite times are fixed numbers in each unit.
         if value in infinite:
             return float("inf") if value > 0 else float("-inf")
         return value * nanoseconds
