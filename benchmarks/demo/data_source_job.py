@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from penstock.runner.spark.java import find_java
@@ -17,8 +18,8 @@ from penstock.spark import register
 
 START_ATTEMPTS = 40
 _LATE = "failed to connect back"
-"""Spark waits ten seconds for the process of a Python source. On a machine with many more processes than cores its
-imports take longer."""
+"""Spark waits ten seconds for the process of a Python source, and no setting changes that. On a machine with many more
+processes than cores its imports take longer."""
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -35,10 +36,12 @@ def session() -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = find_java().home
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("WORKER_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", str(Path(__file__).with_name("worker_python.sh")))
     builder: Any = SparkSession.builder.appName("penstock-data-source")
     remote = os.environ.get("SPARK_REMOTE")
-    builder = builder.remote(remote) if remote else builder.master("local[2]")
+    # As on a cluster: a task is tried four times.
+    builder = builder.remote(remote) if remote else builder.master("local[2,4]")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     made = builder.getOrCreate()
@@ -61,13 +64,15 @@ def save_changes(spark: Any, format_: str, folder: str, trigger: str, options: d
         # The folder is named by the batch, so a repeated batch replaces its rows.
         changes.write.mode("overwrite").parquet(f"{folder}/rows/batch={batch}")
 
+    when = {"availableNow": True} if trigger == "now" else {"processingTime": trigger}
     for attempt in range(START_ATTEMPTS):
-        changes = spark.readStream.format(format_).options(**options).load()
-        writer = changes.writeStream.foreachBatch(save).option("checkpointLocation", f"{folder}/checkpoint")
-        when = {"availableNow": True} if trigger == "now" else {"processingTime": trigger}
-        query = writer.trigger(**when).start()
         try:
-            query.awaitTermination()
+            changes = spark.readStream.format(format_).options(**options).load()
+            writer = changes.writeStream.foreachBatch(save).option(
+                "checkpointLocation", f"{folder}/checkpoint"
+            )
+            # On Spark Connect, the start waits for the process that calls `save`.
+            writer.trigger(**when).start().awaitTermination()
             break
         except Exception as error:
             if _LATE not in str(error) or attempt == START_ATTEMPTS - 1:

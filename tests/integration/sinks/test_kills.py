@@ -35,8 +35,8 @@ KILLS, NUMBERS = int(os.environ.get("PENSTOCK_SINK_KILLS", "30")), 2_600
 KINDS = (WORKER, EXECUTOR, ALL, WORKER, EXECUTOR, WORKER, EXECUTOR, DRIVER, WORKER, EXECUTOR)
 
 
-QUICK = "sql,delta,iceberg,kafka"
-"""The sinks of `make long`: those whose logs say until when they are complete."""
+QUICK = "sql,files,delta,iceberg,kafka"
+"""The sinks of `make long`: files, and those whose logs say until when they are complete."""
 GROUPS = ("sql", "files,spark", "delta,iceberg", "kafka", "pubsub,spanner,bigtable", "bigquery")
 """Sinks that share a pipeline of a campaign."""
 MARKERS = {

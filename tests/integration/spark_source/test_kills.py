@@ -1,16 +1,22 @@
-"""Real Spark queries over the data sources: the driver is killed, the query continues, and the rows are the table.
+"""Real Spark queries over the data sources under SIGKILL: the query continues, and its rows make the table.
 
-The queries that are killed run in a process of their own. The last one, which reads to the end, runs in the session of
-the tests.
+Killed are, in turn, all processes of a query, one of its Python workers, and its driver alone. All queries have the
+columns of the table (the option `table`, or YDB's layout *table*). The queries that are killed run in a process of
+their own. The last one, which reads to the end, runs in the session of the tests. `PENSTOCK_SOURCE_KILLS` is the number
+of kills of a campaign.
 """
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +28,7 @@ from penstock_emulators.oracle.kill import Run
 from penstock_emulators.postgres import PostgresServer, installed_servers
 from penstock_emulators.simulated_spanner import SimulatedSpanner
 from penstock_emulators.ydb import YdbEmulator
+from tests.integration.sinks.disturbances import ALL, DRIVER, WORKER, ProcessRuns
 from tests.support.oracle.change_feed import complete_batches, replay, rows_of, written
 from tests.support.spark_jvm import jvm_options
 from tests.support.waiting import join
@@ -29,6 +36,10 @@ from tests.support.waiting import join
 pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=90)]
 
 KEYS = 40
+KILLS = int(os.environ.get("PENSTOCK_SOURCE_KILLS", "50"))
+KINDS = (ALL, WORKER, DRIVER)
+WORKERS = ("-m pyspark.daemon", "python_streaming_source_runner")
+"""Parts of the command lines of Spark's Python processes: of the tasks, and of the source on the driver."""
 PATIENCE_SECONDS = 900
 
 
@@ -60,29 +71,62 @@ def query(folder: Path, format_: str, trigger: str, options: dict[str, str]) -> 
     return Run([*program, format_, str(folder), trigger, *pairs], environment=environment)
 
 
-def wait_for_batches(run: Run, folder: Path, count: int) -> None:
+def wait_for_batches(run: Run, folder: Path, count: int, *, or_end: bool = False) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while len(complete_batches(folder / "rows")) < count:
-        assert run.process.poll() is None, "the query ended on its own"
+        if or_end and not run.alive():
+            return
+        assert run.alive(), "the query ended on its own"
         assert time.monotonic() < deadline, "no batch came"
         time.sleep(0.02)
 
 
-def killed_and_continued(folder: Path, format_: str, options: dict[str, str], kills: int) -> None:
-    """Run a query that is killed again and again, while a batch is written or read."""
-    for number in range(kills):
-        with query(folder, format_, "200 milliseconds", options) as run:
-            wait_for_batches(run, folder, len(complete_batches(folder / "rows")) + 2 - number % 2)
-            run.kill()
+class Kills:
+    """A query that is killed again and again, while a batch is written or read, and started again."""
 
+    def __init__(self, folder: Path, format_: str, options: dict[str, str], rng: random.Random) -> None:
+        self._folder, self._query, self._rng = folder, (format_, "200 milliseconds", options), rng
+        self.done = Counter[str]()
+        self.survived = 0
+        """Kills of a worker after which the same query has written a batch: Spark has tried the task again."""
 
-def figures(kills: int, writer: Writer, folder: Path) -> dict[str, int]:
-    """Return what a campaign records: changes that were written, and batches that make the table."""
-    return {
-        "kills": kills,
-        "changes": writer.written.total(),
-        "batches": len(complete_batches(folder / "rows")),
-    }
+    def perform(self, count: int) -> None:
+        with ExitStack() as runs:
+            for number in range(count):
+                run = runs.enter_context(query(self._folder, *self._query))
+                self._wait(run, 2 - number % 2)
+                kind = KINDS[number % len(KINDS)]
+                if kind == ALL:
+                    run.kill()
+                elif kind == DRIVER:
+                    # Its JVM and workers end when they notice it, beside the next query.
+                    run.send(signal.SIGKILL)
+                else:
+                    self._kill_worker(run)
+                self.done[kind] += 1
+
+    def figures(self, writer: Writer) -> dict[str, Any]:
+        """Return what a campaign records: kills, changes that were written, and batches that make the table."""
+        return {
+            **self.done,
+            "kills": self.done.total(),
+            "killed workers that the query survived": self.survived,
+            "changes": writer.written.total(),
+            "batches": len(complete_batches(self._folder / "rows")),
+        }
+
+    def _wait(self, run: Run, more: int, **options: bool) -> None:
+        wait_for_batches(run, self._folder, len(complete_batches(self._folder / "rows")) + more, **options)
+
+    def _kill_worker(self, run: Run) -> None:
+        """Kill a Python process of Spark. Without the source's process the query fails, and is started again."""
+        moment = ProcessRuns(run.process.pid, self._rng.choice(WORKERS))
+        while not moment.is_now():
+            assert run.alive(), f"the query ended before it had a process {moment.part}"
+        os.kill(self._rng.choice(moment.found), signal.SIGKILL)
+        self._wait(run, 1, or_end=True)
+        self.survived += run.alive()
+        run.kill()
 
 
 @pytest.fixture
@@ -124,8 +168,8 @@ def test_a_killed_query_over_spanner_with_churn_gives_the_table(
     options |= {"table": "Orders", "start": now.rfc3339(), "emulator_host": spanner.host}
     writer = Writer(change)
     writer.start()
-    kills = campaign.size(1, 20)
-    killed_and_continued(tmp_path, "penstock-spanner", options, kills)
+    kills = Kills(tmp_path, "penstock-spanner", options, campaign.random("spanner"))
+    kills.perform(campaign.size(3, KILLS))
     writer.stop()
     save_changes(spark, "penstock-spanner", str(tmp_path), "now", options)
     rows = rows_of(tmp_path / "rows")
@@ -133,7 +177,7 @@ def test_a_killed_query_over_spanner_with_churn_gives_the_table(
     with database.snapshot() as snapshot:
         table = dict(snapshot.read("Orders", ["Id", "Value"], KeySet(all_=True)))
     assert replay(rows, "Id", "Value") == table
-    campaign.record("data-source-kills-spanner", **figures(kills, writer, tmp_path))
+    campaign.record("data-source-kills-spanner", **kills.figures(writer))
 
 
 @pytest.mark.campaign
@@ -158,15 +202,15 @@ def test_a_killed_query_over_postgres_gives_the_table(spark: Any, tmp_path: Path
             writer = Writer(change)
             writer.start()
             options = {"dsn": dsn, "publication": "changes", "slot": "penstock", "table": "public.orders"}
-            kills = campaign.size(1, 20)
-            killed_and_continued(tmp_path, "penstock-postgres", options, kills)
+            kills = Kills(tmp_path, "penstock-postgres", options, campaign.random("postgres"))
+            kills.perform(campaign.size(3, KILLS))
             writer.stop()
             save_changes(spark, "penstock-postgres", str(tmp_path), "now", options)
             table = dict(session.execute("select id, value from orders").fetchall())
     rows = rows_of(tmp_path / "rows")
     assert written(rows) == writer.written["write"]
     assert replay(rows, "id", "value") == table
-    campaign.record("data-source-kills-postgres", **figures(kills, writer, tmp_path))
+    campaign.record("data-source-kills-postgres", **kills.figures(writer))
 
 
 @pytest.mark.campaign
@@ -194,8 +238,8 @@ def test_a_killed_query_over_ydb_gives_the_table(spark: Any, tmp_path: Path, cam
             "changefeed": "feed",
         }
         limit = {"maxRowsPerTrigger": "1000"}
-        kills = campaign.size(1, 50)
-        killed_and_continued(tmp_path, "penstock-ydb", options | limit, kills)
+        kills = Kills(tmp_path, "penstock-ydb", options | limit, campaign.random("ydb"))
+        kills.perform(campaign.size(3, KILLS))
         writer.stop()
         # Without the limit, because the writer is far ahead after many kills.
         save_changes(spark, "penstock-ydb", str(tmp_path), "now", options)
@@ -208,4 +252,4 @@ def test_a_killed_query_over_ydb_gives_the_table(spark: Any, tmp_path: Path, cam
     ]
     assert written(rows) == writer.written["write"]
     assert replay(rows, "id", "value") == table
-    campaign.record("data-source-kills-ydb", **figures(kills, writer, tmp_path))
+    campaign.record("data-source-kills-ydb", **kills.figures(writer))

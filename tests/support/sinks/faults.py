@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tests.support.sinks.source import COMPARED, Key, Truth, number_at
+from tests.support.sinks.source import COMPARED, Key, Truth, Values, number_at
 
 
 def replica_faults(
@@ -59,3 +59,47 @@ def log_faults(
 def _without_repeats(numbers: list[int], expected: list[int]) -> list[int]:
     last = [*dict.fromkeys(reversed(numbers))][::-1]
     return last if last == expected else [*dict.fromkeys(numbers)]
+
+
+def feed_faults(name: str, found: Iterable[Mapping[str, Any]], truth: Truth) -> list[str]:
+    """Compare the rows of a change feed with the statements of the source.
+
+    `found` are rows of the table's columns and of `_change_type`, `_commit_version`, `_commit_timestamp` and
+    `_not_sent`, in the order in which a consumer sees them. Each row must be there once, a key's rows in order, and a
+    replay in the order of the versions must give the rows of the source.
+    """
+    rows = list(found)
+    faults = log_faults(
+        name, [_entry(row) for row in rows if row["_change_type"] != "update_preimage"], truth
+    )
+    made = Counter((*_entry(row), row["_change_type"]) for row in rows)
+    expected = Counter(truth.feed())
+    for what, entries in (("lost", expected - made), ("doubled or foreign", made - expected)):
+        if entries:
+            faults.append(f"{name}: {entries.total()} rows are {what}, such as {sorted(entries)[0]}")
+    replayed = [(*key, *(row.get(each) for each in COMPARED)) for key, row in _replayed(rows).items()]
+    return faults + replica_faults(f"{name}, replayed", replayed, truth)
+
+
+def _entry(row: Mapping[str, Any]) -> tuple[str, int, int]:
+    return row["owner"], row["slot"], round(row["_commit_timestamp"].timestamp()) * 1_000_000_000
+
+
+def _replayed(rows: Iterable[Mapping[str, Any]]) -> dict[Key, Values]:
+    """Return the table that the rows make. What was not sent keeps its value, also if the key of the row changes."""
+    table: dict[Key, Values] = {}
+    moved: Values = {}
+    for row in sorted(
+        rows, key=lambda row: (row["_commit_version"], row["_change_type"] != "update_preimage")
+    ):
+        key = row["owner"], row["slot"]
+        sent = {each: row[each] for each in COMPARED if each not in row["_not_sent"]}
+        match row["_change_type"]:
+            case "update_preimage":
+                moved = table.pop(key, {})
+            case "delete":
+                table.pop(key, None)
+            case _:
+                table[key] = {**table.get(key, {}), **moved, **sent}
+                moved = {}
+    return table

@@ -1,4 +1,4 @@
-"""Targets that are files: JSON Lines, Parquet and Avro, and the folders of a function of Spark."""
+"""Targets that are files: JSON Lines, Parquet in both layouts and Avro, and the folders of a function of Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from penstock.event import ChangeEvent
 from penstock.io.staging.local import LocalStore
 from penstock_emulators.oracle.kill import FileAppears, Moment
-from tests.support.sinks.faults import log_faults
+from tests.support.sinks.faults import feed_faults, log_faults
 from tests.support.sinks.source import BAD_OWNER, Truth, owner_key
 from tests.support.sinks.spark_examples import example
 from tests.support.sinks.target import Options, Refused, TargetUnderTest, apply, carry_calls
@@ -28,9 +28,9 @@ def line_of(event: ChangeEvent) -> dict[str, Any]:
 
 
 class Files(TargetUnderTest):
-    """JSON Lines, Parquet and Avro on a local disk."""
+    """JSON Lines, Parquet in both layouts and Avro on a local disk."""
 
-    error_outputs = ("parquet", "avro")
+    error_outputs = ("parquet", "feed", "avro")
     # The driver of the runner claims the output, see tests/simulation/staging/test_owner.py.
     has_ledger = False
 
@@ -50,6 +50,7 @@ class Files(TargetUnderTest):
         )
         return {
             **apply(events, "parquet", WriteToParquet(f"{output}/parquet", **rolled), error_output),
+            **apply(events, "feed", WriteToParquet(f"{output}/feed", layout="table", **rolled), error_output),
             **apply(events, "avro", WriteToAvro(f"{output}/avro", **rolled), error_output),
         }
 
@@ -62,14 +63,18 @@ class Files(TargetUnderTest):
     def faults(self, truth: Truth) -> list[str]:
         json_ = [entry for entry in self._json() if entry[0] != BAD_OWNER]
         faults = log_faults("JSON Lines", json_, truth)
+        faults += feed_faults("Parquet with layout=table", self._parquet("feed"), truth)
         return faults + [
             fault
-            for name, entries in (("Parquet", self._parquet()), ("Avro", self._avro()))
+            for name, entries in (
+                ("Parquet", map(change_row, self._parquet("parquet"))),
+                ("Avro", self._avro()),
+            )
             for fault in log_faults(name, entries, truth)
         ]
 
     def figures(self) -> dict[str, Any]:
-        return {"files": {name: len(list(self._files(name))) for name in ("json", "parquet", "avro")}}
+        return {"files": {name: len(list(self._files(name))) for name in ("json", "parquet", "feed", "avro")}}
 
     def _files(self, kind: str) -> Iterable[Path]:
         found = [path for path in (self._output / kind).rglob("*") if path.is_file()]
@@ -82,13 +87,11 @@ class Files(TargetUnderTest):
         lines = [json.loads(line) for path in self._files("json") for line in path.read_bytes().splitlines()]
         return [(line["owner"], line["slot"], line["time"]) for line in lines]
 
-    def _parquet(self) -> list[tuple[str, int, int]]:
+    def _parquet(self, kind: str) -> list[dict[str, Any]]:
         import pyarrow.parquet
 
-        tables = [
-            pyarrow.parquet.ParquetFile(path).read(["key", "timestamp"]) for path in self._files("parquet")
-        ]
-        return [change_row(row) for table in tables for row in table.to_pylist()]
+        tables = [pyarrow.parquet.ParquetFile(path).read() for path in self._files(kind)]
+        return [row for table in tables for row in table.to_pylist()]
 
     def _avro(self) -> list[tuple[str, int, int]]:
         import fastavro

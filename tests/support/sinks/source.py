@@ -244,6 +244,16 @@ class Truth:
                 found.setdefault(statement(writer, number).key, []).append(number)
         return found
 
+    def feed(self) -> Iterator[tuple[str, int, int, str]]:
+        """Yield the rows of the change feed, in any order: (owner, slot, time of the event in ns, change type)."""
+        types = {Op.CREATE: "insert", Op.UPDATE: "update_postimage", Op.DELETE: "delete"}
+        for writer in WRITERS:
+            for number in range(self.end):
+                made = statement(writer, number)
+                yield (*made.key, _time(number), types[made.op])
+                if made.old_key is not None:
+                    yield (*made.old_key, _time(number), "update_preimage")
+
     @property
     def events(self) -> int:
         return self.end * len(WRITERS)

@@ -14,7 +14,7 @@ from penstock.event import ChangeEvent
 from penstock_emulators.oracle.kill import FileAppears, Moment
 from penstock_emulators.server_process import ServerProcess, free_port
 from tests.conftest import CAMPAIGN
-from tests.support.sinks.faults import log_faults, replica_faults
+from tests.support.sinks.faults import feed_faults, log_faults, replica_faults
 from tests.support.sinks.source import Truth
 from tests.support.sinks.target import Options, Refused, TargetUnderTest, apply, carry_calls
 
@@ -23,9 +23,9 @@ _LOG = ("key.owner, key.slot, epoch_ns(timestamp)", "true order by metadata.vers
 
 
 class Delta(TargetUnderTest):
-    """Delta tables: current rows and the log. On an S3 server in a campaign, in a local folder otherwise."""
+    """Delta tables: current rows, and the log in both layouts. On an S3 server in a campaign, otherwise in a folder."""
 
-    error_outputs = ("delta-current", "delta-log")
+    error_outputs = ("delta-current", "delta-log", "delta-feed")
     marked = "delta-log"
     outage = "the S3 server is killed and started again"
     _local = True
@@ -63,16 +63,20 @@ class Delta(TargetUnderTest):
         from penstock.io.delta import WriteToDelta
 
         refused: Refused = {}
-        for mode in ("current", "log"):
+        tables: dict[str, Any] = {
+            "current": {"mode": "current"},
+            "log": {"mode": "log", "mark_complete": True},
+            "feed": {"mode": "log", "layout": "table"},
+        }
+        for name, more in tables.items():
             sink = WriteToDelta(
-                f"{options['uri']}/{mode}",
-                mode=mode,  # type: ignore[arg-type]
+                f"{options['uri']}/{name}",
                 storage_options=options["storage_options"],
-                mark_complete=mode == "log",
                 mark_complete_seconds=1,
                 roll_seconds=options.get("roll_seconds", 1),
+                **more,
             )
-            refused |= apply(events, f"delta-{mode}", sink, error_output)
+            refused |= apply(events, f"delta-{name}", sink, error_output)
         return refused
 
     def carry(self, patch: pytest.MonkeyPatch) -> None:
@@ -107,7 +111,10 @@ class Delta(TargetUnderTest):
 
     def faults(self, truth: Truth) -> list[str]:
         current = self._read("current", "owner, slot, a, b, big", "not _penstock_deleted")
-        return replica_faults("Delta current", current, truth) + log_faults("Delta log", self.log(), truth)
+        faults = replica_faults("Delta current", current, truth) + log_faults("Delta log", self.log(), truth)
+        # The order of the log: files of one commit may be listed in any order, and their rows sort by the version.
+        feed = sorted(self._table("feed").to_pylist(), key=lambda row: row["_commit_version"])
+        return faults + feed_faults("Delta log with layout=table", feed, truth)
 
     def complete(self) -> dict[str, datetime]:
         from penstock.io.delta import complete_until
@@ -121,15 +128,19 @@ class Delta(TargetUnderTest):
     def figures(self) -> dict[str, Any]:
         return {"commits": sum(self._versions.values())}
 
-    def _read(self, mode: str, columns: str, where: str) -> list[Any]:
+    def _read(self, name: str, columns: str, where: str) -> list[Any]:
         import duckdb
+
+        rows = duckdb.from_arrow(self._table(name))
+        return rows.query("rows", f"select {columns} from rows where {where}").fetchall()
+
+    def _table(self, name: str) -> Any:
         from deltalake import DeltaTable
 
         options = self.options()
-        table = DeltaTable(f"{options['uri']}/{mode}", storage_options=options["storage_options"])
-        self._versions[mode] = table.version()
-        rows = duckdb.from_arrow(table.to_pyarrow_table())
-        return rows.query("rows", f"select {columns} from rows where {where}").fetchall()
+        table = DeltaTable(f"{options['uri']}/{name}", storage_options=options["storage_options"])
+        self._versions[name] = table.version()
+        return table.to_pyarrow_table()
 
     def stop(self) -> None:
         # A server that is not installed was never started.
