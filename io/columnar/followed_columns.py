@@ -65,6 +65,7 @@ def check_partition_columns(
     """
     old_names = {new: old for old, new in moves.renamed.items()}
     for column in moves.dropped:
+        # The column may have been renamed before it was dropped, and the table still has its old name.
         if column in fields or old_names.get(column) in fields:
             raise SchemaChangedError(
                 f"table {name} is partitioned by the column {column}, which the source does not have any more, and a "

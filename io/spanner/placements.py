@@ -100,6 +100,7 @@ def _time(rows: Rows) -> int:
 def step_of(key: str, looked: Looked, end: int | None) -> Step:
     """Return the step of a look at the list with a key; `end`: last timestamp to read, inclusive."""
     if looked.function and (end is None or looked.start <= end):
+        # The list continues as a child of itself, under a key that names this function too.
         following = list_of_placements(function_of(key), {*placements_of(key), looked.function})
         found = ChildPartition(partition_key(looked.function, ROOT), frozenset())
         record = ChildPartitionsRecord(looked.start, "0", (found, ChildPartition(following, frozenset())))

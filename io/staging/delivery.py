@@ -226,6 +226,7 @@ def is_delivered_entry(
             "checkpoint was copied or restored from an older copy. Resume from the checkpoint that wrote last; or "
             "start with a new checkpoint folder, which is a new job, and a time before the changes that are missing"
         )
+    # Numbers of epochs rise through all generations of one history, so the epoch alone decides.
     return ledger.epoch >= position.epoch
 
 
