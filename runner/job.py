@@ -279,6 +279,7 @@ class Job:
         """Run one epoch of a batch. It is repeated only if Spark mixed up attempts; a user's error is final."""
         tries = self._settings.epoch_retries + 1
         for tried in range(1, tries + 1):
+            # Another nonce in each try: files that an aborted try has staged have other names.
             attempt = Attempt(self._name, 1, record.number + 1, uuid.uuid4().hex[:12])
             try:
                 return driver(record, attempt)

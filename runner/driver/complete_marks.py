@@ -47,6 +47,7 @@ class CompleteMarks:
             if isinstance(step.fn, MarksComplete)
         ]
         self._job, self._staging, self._clock = job, staging, clock
+        # One thread, so the marks of a step come in the order of their records.
         self._thread = ThreadPoolExecutor(1, "penstock-complete")
         self._newest: CommitRecord | None = None
 

@@ -65,6 +65,7 @@ def input_of(
             tasks.arrived[partition] = process
             index = tasks.choose(partition, epoch.owners, waited=clock() >= end)
             if index is not None:
+                # Under the lock of the file: no two tasks of the executor take one input.
                 tasks.taken[index] = partition
                 return index
         pause(_PAUSE_SECONDS)

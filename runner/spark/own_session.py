@@ -285,6 +285,7 @@ def _private_folders(settings: Mapping[str, str]) -> list[PrivateFolder]:
         try:
             remove_abandoned(base)
             folders.append(make_private_folder(base))
+        # One of several disks may be full or read-only, and Spark uses the others.
         except OSError as error:
             logger.warning("Spark does not use the folder %s: %s", base, error)
     if not folders:

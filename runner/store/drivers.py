@@ -127,6 +127,7 @@ class DriverNotes:
         One at a time.
         """
         self._answers += 1
+        # The new file first, so a reader finds the old answers or the new ones, and never none.
         self._note(generation, f"{self._answers:06d}.answers", asdict(answers))
         if self._answers > 1:
             try:
