@@ -14,7 +14,9 @@ from penstock.datasets import Dataset
 from penstock.errors import SeveralProblemsError, UsageError
 from penstock.event.model import ChangeEvent, Source
 from penstock.event.replica import encode_version
+from penstock.event.schema_events import WHOLE_CAPTURES
 from penstock.io.files import WriteToJsonLines
+from penstock.io.files.names import stable_hash
 from penstock.io.files.options import FileOptions
 from penstock.io.staging.dead_letter_limit import StopAtLimit
 from penstock.io.staging.folder_datasets import folder_dataset
@@ -32,6 +34,7 @@ from penstock.pipelines.event_steps import column_steps, row_steps, secret_key
 from penstock.pipelines.replay import NoRecords
 from penstock.pipelines.transaction_metadata import WithTransactionMetadata, metadata_format
 from penstock.transforms import (
+    AddSchemaEvents,
     Barriers,
     DeadLetters,
     ShardByKey,
@@ -207,12 +210,40 @@ class FormatCheck:
 
     def _check_capture(self) -> None:
         mode = getattr(self.format, "required_mode", None)
+        if self._options.schema_events and self._system == "spanner":
+            _check_whole_rows(self._capture())
         if mode and not self._options.materialize_rows:
             try:
                 check_capture(mode, self._capture(), modes=getattr(self.format, "modes", MODES))
             except UsageError as error:
                 remedy = "; or set materialize_rows=true" if self._capture() else ""
                 raise UsageError(f"format {self._options.format}: {error}{remedy}") from None
+
+
+def _check_whole_rows(capture: str) -> None:
+    # Without an answer the capture type is not known: the start goes on, as with `check_capture`.
+    if capture and capture not in WHOLE_CAPTURES:
+        raise UsageError(
+            f"schema_events: records of the capture type {capture} have only the columns that their mutation wrote, so "
+            "they do not tell when the columns of a table change. Set value_capture_type of the change stream to "
+            f"{' or '.join(WHOLE_CAPTURES)}, or leave schema_events out"
+        )
+
+
+def schema_event_shards(options: EventOptions, format_: Format, shards: int) -> int:
+    """Return the shards that get SCHEMA events; 0: there are none. Dead letters that are replayed get none.
+
+    Raises:
+        UsageError: they are wanted, and the format has no records for them.
+    """
+    if not options.schema_events or options.replay is not None:
+        return 0
+    if not getattr(format_, "has_schema_events", False):
+        raise UsageError(
+            f"schema_events: format {options.format} has no record for a change of columns. Set format=change_feed, or "
+            "format=envelope in JSON; records with schemas tell their columns themselves"
+        )
+    return shards
 
 
 class CheckedWrite(beam.PTransform):  # type: ignore[misc, unused-ignore]
@@ -273,6 +304,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         if options.barrier_seconds:
             self._lines.barrier("", 0)  # refuses a format without barriers
         self._metadata = metadata_format(options, self._format)
+        self._schema_shards = schema_event_shards(options, self._format, shards)
 
     def check(self) -> None:
         """See `FormatCheck.check`."""
@@ -295,6 +327,8 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         else:
             if self._metadata is not None:
                 events |= "TransactionMetadata" >> WithTransactionMetadata(self._metadata)
+            if self._schema_shards:
+                events |= "SchemaEvents" >> AddSchemaEvents(shards=self._schema_shards)
             lines = apply(events, "ToLines", self._to_lines(self._lines))
         write_letters(letters, self._options)
         return lines
@@ -391,11 +425,16 @@ class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self._preview, self._output = options.preview, files.output
         divided = bool(options.barrier_seconds)
+        shard: Callable[[Line], int] | None = None
+        if divided:
+            shard = attrgetter("shard")
+        elif options.schema_events:
+            divided, shard = True, partial(_shard_of_line, files.shards)
         self._write = WriteToJsonLines(
             files.output,
             table=attrgetter("table"),
             key=None if divided else attrgetter("table", "key"),
-            shard=attrgetter("shard") if divided else None,
+            shard=shard,
             format=attrgetter("line"),
             shards=files.shards,
             roll_seconds=files.roll_seconds,
@@ -411,6 +450,11 @@ class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         """Return the published files."""
         write = self._write if self._preview is None else self._preview.lines()
         return lines | "Files" >> write
+
+
+def _shard_of_line(shards: int, line: Line) -> int:
+    """Return the shard of a line: of a SCHEMA event its own, otherwise by its key."""
+    return stable_hash((line.table, line.key)) % shards if line.shard is None else line.shard
 
 
 def _shard_lines(lines: RecordLines, pair: tuple[int, ShardRecord]) -> list[Line]:

@@ -24,13 +24,14 @@ RECORD_FORMAT = "debezium"
 # A YDB changefeed has one table and no tags.
 # PostgreSQL's transactions have no tags either.
 # Debezium has transaction metadata for PostgreSQL, and not for Spanner.
+# A row of Bigtable has no declared columns, and a changefeed of YDB has records of its own for DDL.
 # YDB scans its tables itself, so there are no notifications.
 # The source of Spanner filters by `mod_types` and `exclude_transaction_tags` itself.
 _NOT_FOR = {
     "spanner": ("operations", "without_tags", "transaction_metadata"),
-    "bigtable": ("without_tags", "materialize_rows", "transaction_metadata"),
+    "bigtable": ("without_tags", "materialize_rows", "transaction_metadata", "schema_events"),
     "postgres": ("without_tags",),
-    "ydb": ("without_tags", "transaction_metadata", "notification_log"),
+    "ydb": ("without_tags", "transaction_metadata", "schema_events", "notification_log"),
 }
 
 GIVEN = {
@@ -71,6 +72,8 @@ class EventOptions:
         transaction_metadata: Whether each transaction has Debezium's records BEGIN and END, in the table `transaction`,
             and each record its place in it; format debezium only. In queues BEGIN and END go to the topic of the
             table. The pipeline keeps each transaction as a whole until the watermark has passed it.
+        schema_events: Whether a record tells when the columns of a table have changed, before the first change that has
+            them, in every shard; formats change_feed and envelope. Spanner needs a value capture type with whole rows.
         notification_log: Folder or URL for JSON Lines files with notifications of snapshots: which began, ended or
             failed, and how many rows were read. Exactly once, like the output. Default: none.
         dead_letters: Folder for changes that cannot be decoded, converted or formatted. Without it, such a change stops
@@ -92,6 +95,7 @@ class EventOptions:
     materialize_rows: bool = False
     barrier_seconds: float = 0
     transaction_metadata: bool = False
+    schema_events: bool = False
     notification_log: str | None = None
     dead_letters: str | None = None
     max_dead_letters: int | None = None
@@ -182,7 +186,8 @@ def by_table(references: Iterable[str]) -> dict[str, list[str]]:
 
 def choices_for_sinks(system: str) -> dict[str, Argument]:
     """Return the arguments of `EventOptions` that fit a source and do not concern a format."""
-    about_formats = {"format", "lines", "barrier_seconds", "transaction_metadata", *formats_of(system)}
+    about_formats = {"format", "lines", "barrier_seconds", "transaction_metadata", "schema_events"}
+    about_formats |= formats_of(system).keys()
     return {name: each for name, each in event_arguments(system).items() if name not in about_formats}
 
 

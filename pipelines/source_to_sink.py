@@ -33,6 +33,7 @@ from penstock.pipelines.event_lines import (
     ToEvents,
     WriteLines,
     readable,
+    schema_event_shards,
     with_lineage_log,
     write_letters,
 )
@@ -49,6 +50,7 @@ from penstock.pipelines.transaction_metadata import (
 )
 from penstock.secrets import read_references
 from penstock.tables import TableSelection
+from penstock.transforms import AddSchemaEvents
 from penstock.transforms.element_transform import Whole
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_queue import LogQueueRecords
@@ -195,7 +197,8 @@ def _write_records(
     else:  # whose records belong to no table of the source
         refuse_schema_in_topic(given.get("topic"))
     check = FormatCheck(options, format, system, *_asked(source))
-    return _write_events(pipeline, system, source, options, sink, check, metadata)
+    shards = schema_event_shards(options, format, sink.queue.shards)
+    return _write_events(pipeline, system, source, options, sink, check, metadata, schema_shards=shards)
 
 
 def _write_events(
@@ -207,8 +210,12 @@ def _write_events(
     check: FormatCheck | None = None,
     metadata: DebeziumFormat | None = None,
     needs_keys: bool = False,
+    schema_shards: int = 0,
 ) -> Any:
-    """Apply source, conversion to events, and a sink of events or records; return what the sink returns."""
+    """Apply source, conversion to events, and a sink of events or records; return what the sink returns.
+
+    `schema_shards`: see `schema_event_shards`.
+    """
     records = pipeline | "ReadChangeStream" >> readable(source, options)
     _, tables = _asked(source)
     # Placed events are formatted in another way.
@@ -217,6 +224,8 @@ def _write_events(
     events, letters = to_events.events(records)
     if metadata is not None:
         events |= "TransactionMetadata" >> WithTransactionMetadata(metadata)
+    if schema_shards:
+        events |= "SchemaEvents" >> AddSchemaEvents(shards=schema_shards)
     if options.replay is not None:
         events = options.replay.into(events, WRITE)
     write = sink if options.dead_letters is None else sink.with_exception_handling()

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from penstock.transforms.parsers.debezium import DebeziumParser
     from penstock.transforms.parsers.envelope import EventParser
     from penstock.transforms.routing import RouteEvents, ShardByKey
+    from penstock.transforms.schema_events import AddSchemaEvents
     from penstock.transforms.virtual_timestamps import (
         Barriers,
         ShardRecord,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AddSchemaEvents",
     "AddTransactionMetadata",
     "AssembleTransactions",
     "AssembledTransaction",
@@ -107,6 +109,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AddSchemaEvents": "schema_events",
     "AddTransactionMetadata": "formats.format_events",
     "AssembleTransactions": "assemble_transactions",
     "AssembledTransaction": "assemble_transactions",

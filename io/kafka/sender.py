@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
+import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -161,7 +162,18 @@ class KafkaSender:
         if attempt.refused and not self._skip_refused:
             raise RefusalError(attempt.refused[min(attempt.refused)])
         self._create_topics(records)
-        return records
+        return list(self._for_partitions(records))
+
+    def _for_partitions(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Yield records, but of SCHEMA events one for each partition: any of them may get the rows that follow."""
+        for record in records:
+            if not record.is_schema:
+                yield record
+                continue
+            # Asked each time, because a topic may get more partitions.
+            topic = self._admin.list_topics(record.topic, timeout=_REQUEST_SECONDS).topics[record.topic]
+            for partition in sorted(topic.partitions):
+                yield msgspec.structs.replace(record, partition=partition)
 
     def _writer(self, name: str) -> _Writer:
         writer = self._transactions.get(name)
@@ -409,6 +421,7 @@ def _produce_one(producer: Producer, record: Record, attempt: _Attempt) -> None:
                 record.topic,
                 record.value,
                 record.key,
+                partition=record.partition,
                 on_delivery=report,
                 timestamp=record.timestamp_ms,
                 headers=headers,

@@ -11,7 +11,7 @@ import msgspec
 from penstock.event.model import ChangeEvent, Source
 from penstock.io.staging.delivery import Refusal
 from penstock.io.staging.format import Format
-from penstock.io.staging.formatted_event import FormattedEvent, format_event
+from penstock.io.staging.formatted_event import SCHEMA_HEADER, FormattedEvent, format_event
 
 EVENT_ID, VERSION = "penstock.id", "penstock.version"
 """Headers of every record: the id of its event, and its version as sortable text."""
@@ -19,11 +19,17 @@ EVENT_ID, VERSION = "penstock.id", "penstock.version"
 COMPLETE_UNTIL = "penstock.complete_until"
 """Header of a record that says until when the topics of a sink are complete: the time as text."""
 
+ANY_PARTITION = -1
+"""As librdkafka has it (`RD_KAFKA_PARTITION_UA`)."""
+
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A record to produce. `index`: position of its event in the batch. `timestamp_ms`: the event's time."""
+    """A record to produce. `index`: position of its event in the batch. `timestamp_ms`: the event's time.
+
+    `partition`: where it goes; `ANY_PARTITION`: its key decides.
+    """
 
     index: int
     topic: str
@@ -31,6 +37,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     value: bytes | None
     timestamp_ms: int
     headers: list[tuple[str, bytes]]
+    partition: int = ANY_PARTITION
+
+    @property
+    def is_schema(self) -> bool:
+        """Whether it is the record of a SCHEMA event, which goes to every partition."""
+        return self.key is None and any(name == SCHEMA_HEADER for name, _ in self.headers)
 
 
 def records_of(

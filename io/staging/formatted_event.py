@@ -14,6 +14,9 @@ from penstock.event.model import ChangeEvent, Source
 from penstock.event.replica import encode_version
 from penstock.io.staging.format import Format, Formatted
 
+SCHEMA_HEADER = "penstock.schema"
+"""Header of the record of a SCHEMA event, which belongs to all rows of its table."""
+
 
 class QueueRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A record of a format; see `penstock.transforms.formats.FormattedRecord`.

@@ -10,23 +10,25 @@
 | UPDATE | `update_preimage`, if the source sent old values, and `update_postimage`: two records |
 | DELETE | `delete` |
 | TRUNCATE | `truncate`, with NULL in all columns of the table |
+| SCHEMA of `AddSchemaEvents` | `schema`, without the columns of a row; `_table`, `_columns` and `_columns_before` |
 
 A record has all columns of the table, with the values of `penstock.event.plain_json`. Timestamps with nanoseconds have
 nine digits. A column that the source did not send is NULL, and `_not_sent` names it. `_commit_version` is a text that
-sorts as the changes of the source do, and `_commit_timestamp` has microseconds. Messages and schema changes become no
-record. The same rows as columns, in DataFrames and in data sources of Spark: `penstock.event.change_feed`.
+sorts as the changes of the source do, and `_commit_timestamp` has microseconds. Messages become no record. The same
+rows as columns, in DataFrames and in data sources of Spark: `penstock.event.change_feed`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from penstock.event import ChangeEvent, Image, Source, TableSchema
+from penstock.event import ChangeEvent, Image, SchemaChange, Source, TableSchema
 from penstock.event.feed_rows import FEED_COLUMNS, FeedRow, check_feed_names, feed_rows
 from penstock.event.plain_json import encode_json, json_values
 from penstock.event.replica import encode_version
+from penstock.event.schema_events import described_columns
 from penstock.timestamps import format_timestamp
-from penstock.transforms.formats.formatted import FormattedRecord
+from penstock.transforms.formats.formatted import SCHEMA_HEADERS, FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
 from penstock.transforms.tables import table_name
 
@@ -38,6 +40,9 @@ class ChangeFeedFormat(TableFormat["_Table"]):
     that changes the key, the old row has the old key.
     """
 
+    has_schema_events = True
+    """Whether SCHEMA events of `AddSchemaEvents` become records."""
+
     def __call__(self, event: ChangeEvent) -> list[FormattedRecord]:
         """Return the records of an event, in their order.
 
@@ -46,6 +51,8 @@ class ChangeFeedFormat(TableFormat["_Table"]):
                 column that has a name of the change feed; the message names the column.
         """
         table = self._plan(event)
+        if event.schema_change is not None:
+            return [table.schema_record(event, event.schema_change)]
         return [table.record(event, row) for row in feed_rows(event)]
 
     def _make_plan(self, source: Source, schema: TableSchema) -> _Table:
@@ -63,13 +70,20 @@ class _Table:
 
     def record(self, event: ChangeEvent, row: FeedRow) -> FormattedRecord:
         values = json_values(self._schema, row.image, nanoseconds=True)
-        # Six digits, as the timestamps of columns.
-        time = format_timestamp(event.timestamp)[: -len("000Z")] + "Z"
-        change = (row.change_type, encode_version(event.version), time, row.not_sent)
-        value = encode_json({**self._none, **values, **dict(zip(FEED_COLUMNS, change, strict=True))})
+        value = encode_json({**self._none, **values, **_change(event, row.change_type, row.not_sent)})
         return FormattedRecord(
             self._topic, self._key(event, row.image), value, event.timestamp, event.version
         )
+
+    def schema_record(self, event: ChangeEvent, change: SchemaChange) -> FormattedRecord:
+        before = None if change.before is None else described_columns(change.before)
+        about = {
+            "_table": self._topic,
+            "_columns": described_columns(self._schema.columns),
+            "_columns_before": before,
+        }
+        value = encode_json({**_change(event, "schema", []), **about})
+        return FormattedRecord(self._topic, None, value, event.timestamp, event.version, SCHEMA_HEADERS)
 
     def _key(self, event: ChangeEvent, image: Image) -> bytes | None:
         if event.key is None:
@@ -77,3 +91,10 @@ class _Table:
         # An old row may have another key than the event.
         key = {name: image.get(name, value) for name, value in event.key.items()}
         return encode_json(json_values(self._schema, key, nanoseconds=True))
+
+
+def _change(event: ChangeEvent, change_type: str, not_sent: list[str]) -> dict[str, Any]:
+    # Six digits, as the timestamps of columns.
+    time = format_timestamp(event.timestamp)[: -len("000Z")] + "Z"
+    change = (change_type, encode_version(event.version), time, not_sent)
+    return dict(zip(FEED_COLUMNS, change, strict=True))

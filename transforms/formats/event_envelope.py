@@ -14,6 +14,9 @@ Bigtable change, and which columns were not sent. The value of a record:
 | `key`, `before`, `after` | the columns of the table, in the types of Debezium; null if the event has no such image |
 | `before_unavailable`, `after_unavailable` | columns that are null in the image because they were not sent |
 
+The record of a SCHEMA event of `AddSchemaEvents` also has `columns` and `columns_before`, in JSON without schemas only:
+other records have their columns in their schemas.
+
 The topic is ``<server>.<schema>.<table>``. The key of a record is the primary key. A DELETE has no tombstone.
 """
 
@@ -29,12 +32,14 @@ from penstock.event import (
     ChangeEvent,
     Column,
     Image,
+    SchemaChange,
     Source,
     TableSchema,
 )
+from penstock.event.schema_events import described_columns
 from penstock.transforms.formats.converter import Converter, JsonConverter, encoding_of
 from penstock.transforms.formats.debezium_types import Mapping, Schema, TypeModes, field_schema, mapping
-from penstock.transforms.formats.formatted import Encoding, FormattedRecord
+from penstock.transforms.formats.formatted import SCHEMA_HEADERS, Encoding, FormattedRecord, Headers
 from penstock.transforms.formats.table_format import TableFormat
 
 _MODES = TypeModes(time_precision_mode="nanoseconds", interval_handling_mode="string")
@@ -62,6 +67,11 @@ class EventFormat(TableFormat["_Table"]):
     def key_encoding(self) -> Encoding:
         """JSON, or the binary form of a converter."""
         return encoding_of(self._key_converter)
+
+    @property
+    def has_schema_events(self) -> bool:
+        """Whether SCHEMA events of `AddSchemaEvents` become records with their columns."""
+        return self._converter.as_json and not self._converter.embeds_schema
 
     @property
     def value_encoding(self) -> Encoding:
@@ -100,9 +110,15 @@ class EventFormat(TableFormat["_Table"]):
             "cells": [_cell(cell) for cell in event.cells],
             "user": event.user,
         }
+        headers: Headers = ()
+        if event.schema_change is not None:
+            payload |= _schema_parts(event.schema, event.schema_change)
+            headers = SCHEMA_HEADERS
         key = None if event.key is None else table.encode_key(payload["key"])
         return [
-            FormattedRecord(table.topic, key, table.encode_value(payload), event.timestamp, event.version)
+            FormattedRecord(
+                table.topic, key, table.encode_value(payload), event.timestamp, event.version, headers
+            )
         ]
 
     def topic_of(self, source: Source) -> str:
@@ -164,6 +180,11 @@ class _Table:
 
 def _as_dict(struct: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def _schema_parts(schema: TableSchema, change: SchemaChange) -> dict[str, Any]:
+    before = None if change.before is None else described_columns(change.before)
+    return {"columns": described_columns(schema.columns), "columns_before": before}
 
 
 def _cell(cell: CellChange) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from penstock.event import ChangeEvent, Version
+from penstock.io.staging.formatted_event import SCHEMA_HEADER
 
 __all__ = ["Encoding", "Format", "FormattedRecord", "Headers", "key_encoding", "value_encoding"]
 
@@ -29,6 +30,9 @@ class FormattedRecord(msgspec.Struct, frozen=True, gc=False):
     version: Version
     headers: Headers = ()
 
+
+SCHEMA_HEADERS: Headers = ((SCHEMA_HEADER, b"true"),)
+"""Headers of the record of a SCHEMA event, which has no key. A queue with partitions sends it to each of them."""
 
 Encoding = Literal["json", "text", "binary"]
 """What the bytes of a key or a value are; text: UTF-8, or any bytes that the source has as a key."""

@@ -79,7 +79,9 @@ class RecordLines:
         Raises:
             ValueError: the format cannot express the event.
         """
-        return self.lines_of(self._table(event), self._format(event))
+        lines = self.lines_of(self._table(event), self._format(event))
+        change = getattr(event, "schema_change", None)
+        return lines if change is None else [line._replace(shard=change.shard) for line in lines]
 
     def lines_of(self, table: str, records: Iterable[FormattedRecord]) -> list[Line]:
         """Return the lines of records of a table."""

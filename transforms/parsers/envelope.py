@@ -14,9 +14,12 @@ from penstock.event import (
     CellChange,
     ChangeEvent,
     Column,
+    ColumnType,
     Image,
+    Kind,
     Message,
     Op,
+    SchemaChange,
     Source,
     TableSchema,
     Transaction,
@@ -31,7 +34,10 @@ _Raws = dict[str, msgspec.Raw]
 
 
 class EventParser:
-    """Parses the records of `EventFormat`. `schema` describes the table, for records that contain no schema."""
+    """Parses the records of `EventFormat`. `schema` describes the table, for records that contain no schema.
+
+    The record of a SCHEMA event has columns itself; their types have a kind and a native name, and no further parts.
+    """
 
     def __init__(self, schema: TableSchema | None = None, *, converter: Converter | None = None) -> None:
         self._given, self._converter = schema, converter or JsonConverter()
@@ -51,6 +57,8 @@ class EventParser:
             parts = _decode(opened.payload)
         except msgspec.DecodeError as error:
             raise ValueError(f"not a record of EventFormat: {error}") from None
+        if parts.columns is not None:
+            return _schema_event(parts, parts.columns)
         columns = self._columns(opened.schema)
         key = columns.image(parts.key, ())
         return ChangeEvent(
@@ -122,6 +130,15 @@ class _Cell(msgspec.Struct):
     number: int | None = None
 
 
+class _Column(msgspec.Struct):
+    """A column as a SCHEMA event describes it."""
+
+    name: str
+    type: Kind
+    native_type: str = ""
+    key_position: int | None = None
+
+
 class _Parts(msgspec.Struct):
     """The value of a record. The parts of an event are arrays elsewhere, so they are read from objects here."""
 
@@ -138,6 +155,8 @@ class _Parts(msgspec.Struct):
     message: Any
     cells: tuple[_Cell, ...]
     user: str
+    columns: tuple[_Column, ...] | None = None
+    columns_before: tuple[_Column, ...] | None = None
 
 
 _decode_parts = msgspec.json.Decoder(_Parts).decode
@@ -155,6 +174,28 @@ def _decode(payload: Any) -> _Parts:
     except (TypeError, KeyError):
         raise ValueError("not a record of EventFormat: a part of the event is missing") from None
     return parts
+
+
+def _schema_event(parts: _Parts, columns: tuple[_Column, ...]) -> ChangeEvent:
+    before = None if parts.columns_before is None else _column_descriptions(parts.columns_before)
+    return ChangeEvent(
+        parts.source,
+        parts.op,
+        parts.timestamp,
+        None,
+        None,
+        None,
+        parts.version,
+        TableSchema(_column_descriptions(columns)),
+        schema_change=SchemaChange(before),
+    )
+
+
+def _column_descriptions(columns: tuple[_Column, ...]) -> tuple[Column, ...]:
+    return tuple(
+        Column(each.name, ColumnType(each.type, each.native_type), key_position=each.key_position)
+        for each in columns
+    )
 
 
 def _cell_change(cell: _Cell) -> CellChange:

@@ -2,7 +2,7 @@
 
     version   one byte, 1
     event     msgpack array: source, op, timestamp, key, before, after, version, schema, transaction, message, cells,
-              user; then incremental and place, if one of them is set
+              user; then incremental and place, if one of them is set; then schema_change, if it is set
 
 `source` and `schema` are the same for many events, so their bytes are made once and copied. Images are msgpack maps in
 the order of their columns. Values that msgpack does not have are extensions: 1 is an integer outside of 64 bits (two's
@@ -26,6 +26,7 @@ from penstock.event.model import (
     Column,
     Message,
     Op,
+    SchemaChange,
     Source,
     TableSchema,
     Transaction,
@@ -55,6 +56,7 @@ class _Encoded(msgspec.Struct, array_like=True, gc=False):
     user: str
     incremental: bool = False
     place: TransactionPlace | None = None
+    schema_change: SchemaChange | None = None
 
 
 def encode_event(event: ChangeEvent) -> bytes:
@@ -83,7 +85,9 @@ def encode_event(event: ChangeEvent) -> bytes:
         event.cells,
         event.user,
     )
-    if event.incremental or event.place is not None:
+    if event.schema_change is not None:
+        layout += (event.incremental, event.place, event.schema_change)
+    elif event.incremental or event.place is not None:
         layout += (event.incremental, event.place)
     try:
         return b"\x01" + _encode(layout)
@@ -115,6 +119,7 @@ def decode_event(data: bytes) -> ChangeEvent:
         layout.user,
         layout.incremental,
         layout.place,
+        layout.schema_change,
     )
 
 

@@ -211,6 +211,18 @@ class TableSchema:
 NO_COLUMNS = TableSchema(())
 """The schema of events that belong to no table, such as messages."""
 
+
+class SchemaChange(msgspec.Struct, frozen=True, array_like=True):
+    """What a SCHEMA event says besides the columns of now, which are `ChangeEvent.schema`.
+
+    `before`: the columns until then, None if the table was not seen before. Of a column it has name, type and place in
+    the key. `shard`: each shard of a sink gets a copy of the event, and this is the number of its shard, from 0 on.
+    """
+
+    before: tuple[Column, ...] | None
+    shard: int = 0
+
+
 Image = dict[str, Any]
 """Column name to value. A column that is absent was not sent; None is NULL. Treat it as immutable."""
 
@@ -258,6 +270,9 @@ class ChangeEvent(msgspec.Struct, frozen=True, gc=False):
     """PostgreSQL only: a READ of an incremental snapshot, which may come after changes of its row."""
     place: TransactionPlace | None = None
     """Only `AddTransactionMetadata` sets it. BEGIN and END are events with the operation MESSAGE and no message."""
+    schema_change: SchemaChange | None = None
+    """Only `AddSchemaEvents` sets it, in events with the operation SCHEMA. Their version is the version of the change
+    that follows them."""
 
     @property
     def unavailable(self) -> tuple[str, ...]:
@@ -274,7 +289,12 @@ class ChangeEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def id(self) -> str:
-        """A text that identifies the event among all events of its source; equal for a repeated delivery."""
+        """A text that identifies the event among all events of its source; equal for a repeated delivery.
+
+        The copies of a SCHEMA event have one id.
+        """
+        if self.schema_change is not None:
+            return f"{event_id(self.version, None)}-schema"
         return event_id(self.version, self.key)
 
     def __repr__(self) -> str:  # no key and no images: they are someone's data

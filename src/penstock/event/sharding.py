@@ -17,7 +17,9 @@ def key_bytes(event: ChangeEvent) -> bytes:
 
 
 def shard_of(event: ChangeEvent, shards: int) -> int:
-    """Return the shard of an event, by the CRC-32 of `key_bytes`."""
+    """Return the shard of an event, by the CRC-32 of `key_bytes`. A copy of a SCHEMA event names its shard."""
+    if event.schema_change is not None:
+        return event.schema_change.shard
     return shard_of_row(event.source, event.key, shards)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 import pyarrow as pa
@@ -16,8 +16,10 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from penstock_emulators.oracle.kill import After, Run, kill_at, python
+from penstock_emulators.oracle.lines import read_lines
 from penstock_emulators.postgres import PostgresServer
 from tests.integration.postgres.conftest import VERSIONS, Database
+from tests.support.schema_lines import SHARDS, told_columns
 from tests.support.waiting import PATIENCE_SECONDS, wait_for_run
 from tests.support.writers import WriterThreads
 
@@ -62,6 +64,8 @@ class Replica:
     """A table, its replica in a target, and the job between them."""
 
     template = "postgres-to-postgresql"
+    reads_again: ClassVar[dict[str, str]] = {"new_columns": "snapshot", "chunk_rows": "20"}
+    """Parameters with which the rows of a table with a new column are read again."""
 
     def __init__(self, folder: Path, server: PostgresServer, *schema_changes: str) -> None:
         self.folder, self.source, self.schema_changes = folder, Database(server), schema_changes
@@ -81,8 +85,7 @@ class Replica:
             ("dsn", self.source.dsn),
             ("publication", self.source.publication),
             ("slot", self.source.slot),
-            ("new_columns", "snapshot"),
-            ("chunk_rows", "20"),
+            *self.reads_again.items(),
             *(("schema_changes", each) for each in self.schema_changes),
             *self.target_options().items(),
         ]
@@ -149,6 +152,24 @@ class DeltaReplica(Replica):
         return pa.table(
             QueryBuilder().register("t", DeltaTable(table)).execute("select * from t")
         ).to_pylist()
+
+
+class Log(Replica):
+    """Files with the changes, and with records that tell the columns."""
+
+    template = "postgres-to-files"
+    reads_again: ClassVar[dict[str, str]] = {}
+
+    def target_options(self) -> dict[str, str]:
+        told = {"format": "change_feed", "schema_events": "true"}
+        return {"output": str(self.output), "shards": str(SHARDS), "roll_seconds": "0", **told}
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "log"
+
+    def has(self, key: int) -> bool:
+        return any(line.content.get("k") == key for line in read_lines(self.output))
 
 
 # `tests/integration/sql/test_renames.py` and `postgres/test_new_columns.py` show the parts in each run.
@@ -220,3 +241,37 @@ def test_a_new_column_has_the_values_of_old_rows_through_kills(tmp_path: Path, k
             wait_for_run(run, replica.is_equal, "the target is not equal", replica.log)
         finally:
             run.kill()
+
+
+@pytest.mark.long(seconds=60)
+def test_each_shard_of_a_log_is_told_of_every_change_of_columns_through_kills(tmp_path: Path) -> None:
+    statements = [
+        "add column d int default 7",
+        "rename column c0 to x",
+        "alter column c1 type bigint",
+        "drop column x",
+    ]
+    columns = [
+        ["k", "c0", "c1"],
+        ["k", "c0", "c1", "d"],
+        ["k", "x", "c1", "d"],
+        ["k", "x", "c1", "d"],
+        ["k", "c1", "d"],
+    ]
+    with PostgresServer.start(version=VERSIONS[-1]) as server:
+        log = Log(tmp_path, server)
+        run = log.start()
+        try:
+            with Writers(log.source.dsn):
+                wait_for_run(run, lambda: log.has(OLD_ROWS[-1]), "nothing arrives", log.log)
+                for step, statement in enumerate(statements):
+                    log.source.execute(f"alter table orders {statement}")
+                    if step % 2:
+                        run.kill()
+                        run = log.start()
+                    marker = 1000 + step
+                    log.source.execute(f"insert into orders (k) values ({marker})")
+                    wait_for_run(run, lambda key=marker: log.has(key), "no change arrives", log.log)
+        finally:
+            run.kill()
+    assert told_columns(log.output) == {"00-of-02": columns, "01-of-02": columns}

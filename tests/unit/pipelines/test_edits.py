@@ -40,7 +40,10 @@ JOBS: Mapping[str, tuple[tuple[str, str], dict[str, Any]]] = {
     "postgres-to-files": (("postgres", "files"), {**POSTGRES, "output": "/o", "format": "debezium"}),
     "transactions": (("postgres", "files"), {**POSTGRES, "output": "/o", "format": "debezium"}),
     "spanner-to-files": (("spanner", "files"), {**SPANNER, "output": "/o", "format": "debezium"}),
+    "schema-events": (("spanner", "files"), {**SPANNER, "output": "/o", "format": "change_feed"}),
 }
+ALONE = {"transactions": "transaction_metadata", "schema-events": "schema_events"}
+"""Jobs with one option only, which excludes formats or other options."""
 
 OPTIONS: Mapping[str, list[Any]] = {
     "tables": [["public.a"], ["public.b"]],
@@ -58,6 +61,7 @@ OPTIONS: Mapping[str, list[Any]] = {
     "lineage_log": ["/l", "/k"],
     "materialize_rows": [True],
     "transaction_metadata": [True],
+    "schema_events": [True],
     "end": ["2030-01-01T00:00:00Z", "2031-01-01T00:00:00Z"],
     "schema_changes": ["ignore", "stop"],
     "roll_seconds": [1.0, 2.0],
@@ -75,6 +79,7 @@ STEPS_OF_OPTIONS = {
     "lineage_log": "ReadChangeStream/Lineage",
     "materialize_rows": "MaterializeRows",
     "transaction_metadata": "TransactionMetadata",
+    "schema_events": "SchemaEvents",
 }
 """Options that add a step with state, and the name of the step."""
 
@@ -107,10 +112,10 @@ def record_of(plan: Plan, *, waiting: bool) -> CommitRecord:
 
 
 def options_of(job: str) -> set[str]:
-    # Most other options exclude transaction metadata.
-    alone = {"transaction_metadata"}
+    if job in ALONE:
+        return {ALONE[job]}
     known = parameters_of(*JOBS[job][0]).every
-    return alone if job == "transactions" else known.keys() & OPTIONS.keys() - alone
+    return known.keys() & OPTIONS.keys() - set(ALONE.values())
 
 
 @functools.cache

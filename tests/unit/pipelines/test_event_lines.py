@@ -25,7 +25,7 @@ from penstock.pipelines.spanner_filters import filtering_after_rows
 from penstock.pipelines.spanner_to_files import spanner_to_files
 from penstock.preflight import preflight
 from penstock.transforms.formats.lines import Line
-from tests.unit.events.test_spanner_events import KEY, record
+from tests.unit.events.test_spanner_events import COLUMNS, KEY, record
 
 SHOP = SimpleNamespace(project="p", instance="i", database="shop", change_stream="feed")
 SPANNER = {"project": "my-project", "instance": "main", "database": "shop", "change_stream": "All"}
@@ -168,6 +168,18 @@ def test_a_secret_is_read_before_the_start_but_not_needed_to_validate(
         ),
         ({"format": "ydb", "only_columns": ["Orders.State", "Id"]}, "every column with its table"),
         ({"format": "ydb", "lines": "rows"}, "lines 'rows' does not exist"),
+        (
+            {"format": "debezium", "schema_events": True},
+            "format debezium has no record for a change of columns",
+        ),
+        (
+            {
+                "format": "envelope",
+                "envelope": {"converter": "avro", "registry_url": "http://localhost"},
+                "schema_events": True,
+            },
+            "records with schemas tell their columns",
+        ),
     ],
 )
 def test_choices_that_cannot_work_are_refused(choices: dict[str, Any], complaint: str) -> None:
@@ -183,6 +195,34 @@ def test_a_mode_that_the_capture_type_cannot_satisfy_is_refused_before_the_start
     transform(**image, materialize_rows=True).check()
     with pytest.raises(UsageError, match="NEW_AND_OLD_IMAGES cannot be made from OLD_AND_NEW_VALUES"):
         transform(format="cloudevents", cloudevents={"data_format": "dynamodb"}).check()
+
+
+def test_schema_events_are_refused_where_records_do_not_have_all_columns() -> None:
+    asked = {"format": "change_feed", "schema_events": True}
+    with pytest.raises(
+        UsageError, match="OLD_AND_NEW_VALUES have only the columns that their mutation wrote"
+    ):
+        transform(**asked).check()
+    transform("NEW_ROW", **asked).check()
+
+
+def test_each_shard_is_told_of_the_columns_that_are_chosen_and_renamed() -> None:
+    first = record(Mod(KEY, '{"Name":"a","Price":"1"}', "{}"), capture="NEW_ROW")
+    more = {**COLUMNS, "Extra": "BOOL"}
+    second = one_later(record(Mod(KEY, '{"Name":"a","Extra":true}', "{}"), capture="NEW_ROW", columns=more))
+    found = lines(
+        first,
+        second,
+        capture="NEW_ROW",
+        format="change_feed",
+        schema_events=True,
+        without_columns=["Price"],
+        rename_columns={"Name": "name"},
+    )
+    kinds = [line["_change_type"] for line in found]
+    assert kinds == ["schema", "schema", "update_postimage"] * 2
+    assert [each["name"] for each in found[3]["_columns"]] == ["Region", "Id", "name", "Extra"]
+    assert found[3]["_columns_before"] == found[0]["_columns"]
 
 
 def test_the_preflight_asks_for_the_capture_type_only_if_the_format_depends_on_it() -> None:

@@ -13,6 +13,7 @@ from penstock import transforms
 from penstock.errors import DecodeError, ServiceError
 from penstock.event import ChangeEvent, Kind, Op
 from penstock.transforms import (
+    AddSchemaEvents,
     AddTransactionMetadata,
     AssembledTransaction,
     AssembleTransactions,
@@ -47,6 +48,7 @@ BAD = "no event"
 FAILURE = (EVENT, (ValueError, "text", []))
 
 MADE: dict[str, tuple[Any, Any]] = {
+    "AddSchemaEvents": (AddSchemaEvents(), EVENT),
     "AddTransactionMetadata": (
         AddTransactionMetadata(DebeziumFormat("srv")),
         AssembledTransaction("7", EVENT.timestamp, (EVENT,)),

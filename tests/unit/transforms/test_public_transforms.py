@@ -13,6 +13,7 @@ import pytest
 from penstock import publish, transforms
 from penstock.io import bigtable, files, spanner, staging
 from penstock.transforms import (
+    AddSchemaEvents,
     AddTransactionMetadata,
     AssembleTransactions,
     Barriers,
@@ -37,6 +38,7 @@ from penstock.transforms.element_transform import ElementTransform
 
 PACKAGES = (transforms, publish, spanner, bigtable, files, staging)
 EXAMPLES: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (AddSchemaEvents, {"shards": 4}),
     (AddTransactionMetadata, {"format": DebeziumFormat("shop")}),
     (AssembleTransactions, {"if_incomplete": "emit", "grace_seconds": 2, "max_events": 9, "ordered": False}),
     (Barriers, {"shards": 4, "interval_seconds": 2, "per_table": True}),
