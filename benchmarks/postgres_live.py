@@ -17,23 +17,25 @@ machine's. CPU time and memory (PSS) are those of the pipeline's process tree.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from measure import Cost, Stopwatch, heading, machine, percentile, row, tree
-from measure.live import Watcher, memory, part_of, running, wait_for
+from measure.live import Watcher, memory, running, wait_for
+from measure.postgres import committing
+from measure.tree import part_of
 
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.postgres.client import Client
@@ -55,28 +57,12 @@ def commit_of(line: dict[str, Any]) -> int:
     return int(line["source"]["ts_us"]) * 1000
 
 
-@contextmanager
-def writing(dsn: str, rate: float) -> Iterator[None]:
-    """Commit transactions of one row at a rate, in a thread."""
-    over = threading.Event()
-
-    def write() -> None:
-        with psycopg.connect(dsn, autocommit=True) as session:
-            row = session.execute("select coalesce(max(id), 0) from orders").fetchone()
-            number, due = row[0] if row else 0, time.monotonic()
-            while not over.is_set():
-                number += 1
-                session.execute(INSERT, (number,))
-                due = max(due + 1 / rate, time.monotonic() - 1)
-                over.wait(max(0.0, due - time.monotonic()))
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+def writing(dsn: str, rate: float) -> AbstractContextManager[None]:
+    """Commit transactions of one new row at a rate, in a thread."""
+    with psycopg.connect(dsn, autocommit=True) as session:
+        row = session.execute("select coalesce(max(id), 0) from orders").fetchone()
+    first = 1 + (row[0] if row else 0)
+    return committing(dsn, INSERT, ((number,) for number in itertools.count(first)), rate)
 
 
 def consume(dsn: str, slot: str, ready: Any, over: Any, out: Any) -> None:

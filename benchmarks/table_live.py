@@ -18,12 +18,13 @@ There is no peer: the figures are to stay flat from the first minute to the last
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -31,6 +32,7 @@ from pathlib import Path
 import psycopg
 from measure import Stopwatch, heading, machine, percentile, row, tree
 from measure.live import memory, running, wait_for
+from measure.postgres import committing
 
 from penstock_emulators.postgres import PostgresServer
 
@@ -102,26 +104,10 @@ def watching(marks: Marks) -> Iterator[Ages]:
         thread.join()
 
 
-@contextmanager
-def updating(dsn: str, rows: int, rate: float) -> Iterator[None]:
+def updating(dsn: str, rows: int, rate: float) -> AbstractContextManager[None]:
     """Update rows of the whole table at a rate, in a thread."""
-    over, rng = threading.Event(), random.Random(1)
-
-    def write() -> None:
-        with psycopg.connect(dsn, autocommit=True) as session:
-            due = time.monotonic()
-            while not over.is_set():
-                session.execute(UPDATE, (rng.randrange(rows),))
-                due = max(due + 1 / rate, time.monotonic() - 1)
-                over.wait(max(0.0, due - time.monotonic()))
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    rng = random.Random(1)
+    return committing(dsn, UPDATE, ((rng.randrange(rows),) for _ in itertools.count()), rate)
 
 
 def delta(folder: Path) -> tuple[dict[str, str], Marks, Callable[[], int]]:

@@ -12,8 +12,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.timestamps import format_timestamp
+
+
+class Before(NamedTuple):
+    """What comes before the first run, if the changes are of a table that the target has already.
+
+    `fill` returns the parameters of a run that loads the table. `commit` commits the changes, after all such runs.
+    """
+
+    fill: Callable[[], Mapping[str, str]]
+    commit: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +36,16 @@ class Backlog:
         changes: how many changes wait. Each becomes one line of output.
         settings: returns the parameters of a new run. With `empty` the run begins after the last change, so that it
             only starts, finds nothing and ends.
+        before: what comes before the first run; None: the target is empty then.
+        written: which rows of a table of current rows the run has written, as a condition of SQL. Each change must be
+            of another row. None: several changes are of one row, so the rows cannot be counted.
     """
 
     source: str
     changes: int
     settings: Callable[[bool], Mapping[str, str]]
+    before: Before | None = None
+    written: str | None = None
 
 
 def batches(changes: int, rows: int) -> Iterator[range]:

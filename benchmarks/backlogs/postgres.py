@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from backlogs import Backlog, batches
+from backlogs import Backlog, Before, batches
 from penstock_emulators.postgres import PostgresServer
 
 PUBLICATION, DATABASE = "benchmark", "postgres"
@@ -28,6 +28,13 @@ INSERT = (
     "i %% 2 = 0, i / 3.0, md5(i::text)::uuid, i * 1000003 from generate_series(%s::int8, %s::int8) i"
 )
 UPDATE = "update orders set amount = amount + 1, at = clock_timestamp() where id between %s and %s"
+CHANGED = "changed"
+CHANGE_ALL_OVER = (
+    f"update orders set note = '{CHANGED}', at = clock_timestamp() "
+    "where id = any (select i * %s %% %s from generate_series(%s::int8, %s::int8) i)"
+)
+STEP = 7_919
+"""A prime number, so that its multiples reach each row of the table once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,10 @@ class Server:
 _NUMBERS = itertools.count(1)
 
 
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat()
+
+
 @contextmanager
 def server_with_backlog(changes: int, rows: int) -> Iterator[Server]:
     """Start a server and commit `changes`, half of them inserts and half updates, with `rows` in each transaction."""
@@ -76,7 +87,7 @@ def server_with_backlog(changes: int, rows: int) -> Iterator[Server]:
                 "dsn": server.dsn(DATABASE),
                 "publication": PUBLICATION,
                 "slot": waiting.slot(empty=empty),
-                "end": datetime.now(timezone.utc).isoformat(),
+                "end": _now(),
             }
 
         waiting = Server(server, session, Backlog("postgres", changes, settings))
@@ -108,10 +119,10 @@ def server_with_table(rows: int, rows_per_statement: int) -> Iterator[tuple[Post
                 "slot": f"run_{next(_NUMBERS)}",
                 "create_slot": "true",
                 "snapshot": "initial",
-                "end": datetime.now(timezone.utc).isoformat(),
+                "end": _now(),
             }
 
-        yield server, Backlog("postgres", rows, settings)
+        yield server, Backlog("postgres", rows, settings, written="id >= 0")
 
 
 @contextmanager
@@ -119,6 +130,43 @@ def rows_of_a_table(rows: int, rows_per_statement: int) -> Iterator[Backlog]:
     """See `server_with_table`."""
     with server_with_table(rows, rows_per_statement) as (_, waiting):
         yield waiting
+
+
+@contextmanager
+def changes_all_over(changes: int, rows: int, table_rows: int) -> Iterator[Backlog]:
+    """Start a server with a table. The changes are of different rows all over it, `rows` in each transaction.
+
+    Raises:
+        SystemExit: there are more changes than rows, or a row would be changed twice.
+    """
+    if changes > table_rows or table_rows % STEP == 0:
+        raise SystemExit(f"{changes:,} changes are not of different rows of {table_rows:,}")
+    with (
+        PostgresServer.start(settings={"max_wal_size": "8GB"}) as server,
+        psycopg.connect(server.dsn(DATABASE), autocommit=True) as session,
+    ):
+        session.execute(TABLE)
+        session.execute(f"create publication {PUBLICATION} for all tables")
+        session.execute(INSERT, (0, table_rows - 1))
+        session.execute("vacuum analyze orders")
+        session.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (UNREAD,))
+
+        def reading(slot: str) -> dict[str, str]:
+            return {"dsn": server.dsn(DATABASE), "publication": PUBLICATION, "slot": slot, "end": _now()}
+
+        def settings(empty: bool) -> Mapping[str, str]:
+            return reading(waiting.slot(empty=empty))
+
+        def fill() -> Mapping[str, str]:
+            return {**reading(f"run_{next(_NUMBERS)}"), "create_slot": "true", "snapshot": "initial"}
+
+        def commit() -> None:
+            for numbers in batches(changes, rows):
+                session.execute(CHANGE_ALL_OVER, (STEP, table_rows, numbers[0], numbers[-1]))
+
+        own = Backlog("postgres", changes, settings, Before(fill, commit), f"note = '{CHANGED}'")
+        waiting = Server(server, session, own)
+        yield own
 
 
 @contextmanager

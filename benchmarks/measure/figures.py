@@ -5,21 +5,30 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Wall seconds, and CPU seconds of a whole process tree."""
+    """Wall seconds, and CPU seconds of a whole process tree.
+
+    `parts`: the CPU seconds by part of a pipeline (`measure.tree.part_of`), if they were taken apart.
+    """
 
     wall: float
     cpu: float
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     def per(self, count: int) -> Cost:
         """Return the cost of one of `count` repetitions."""
         return Cost(self.wall / count, self.cpu / count)
+
+    def above(self, other: Cost) -> Cost:
+        """Return what this costs more than `other`."""
+        parts = {part: cpu - other.parts.get(part, 0.0) for part, cpu in self.parts.items()}
+        return Cost(self.wall - other.wall, self.cpu - other.cpu, parts)
 
 
 @dataclass(frozen=True, slots=True)

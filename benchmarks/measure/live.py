@@ -117,17 +117,6 @@ def memory(process: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
-def part_of(process: int, root: int) -> str:
-    """Return the part of a pipeline that a process is; `root` is the process of the command."""
-    if process == root:
-        return "driver"
-    try:
-        program = Path(f"/proc/{process}/comm").read_text().strip()
-    except OSError:
-        return "ended"
-    return "JVM" if program == "java" else "Python workers and their daemon"
-
-
 def wait_for(holds: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
     """Wait until `holds()`; raise a SystemExit that names `what` when it takes longer than `seconds`."""
     end = time.monotonic() + seconds

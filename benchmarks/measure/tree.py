@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PARENT, _FIRST_TIME, _LAST_OWN_TIME, _LAST_TIME, _START = 1, 11, 12, 14, 19
 """Fields of /proc/<pid>/stat after the command: ppid; utime, stime, cutime, cstime; starttime."""
 _LOOK_SECONDS = 0.05
+DRIVER, JVM = "driver", "JVM"
 
 
 def tree(*roots: int) -> set[int]:
@@ -39,6 +41,17 @@ def tree_cpu(root: int) -> float:
     members = tree(root)
     ticks = (_ticks(fields) for process, fields in _processes() if process in members)
     return sum(ticks) / _TICKS_PER_SECOND
+
+
+def part_of(process: int, root: int) -> str:
+    """Return the part of a pipeline that a process is; `root` is the process of the command."""
+    if process == root:
+        return DRIVER
+    try:
+        program = Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:
+        return "ended"
+    return JVM if program == "java" else "Python workers and their daemon"
 
 
 class Stopwatch:
@@ -66,6 +79,7 @@ class ProgramStopwatch:
     def __init__(self, root: int) -> None:
         self._root = root
         self._members: dict[tuple[int, str], int] = {}
+        self._parts: dict[tuple[int, str], str] = {}
         self._ended = threading.Event()
         self._begun = time.perf_counter()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -77,7 +91,11 @@ class ProgramStopwatch:
         self._ended.set()
         self._thread.join()
         self._look()
-        return Cost(wall, sum(self._members.values()) / _TICKS_PER_SECOND)
+        parts = Counter[str]()
+        for key, ticks in self._members.items():
+            parts[self._parts[key]] += ticks
+        by_part = {part: ticks / _TICKS_PER_SECOND for part, ticks in parts.items()}
+        return Cost(wall, sum(by_part.values()), by_part)
 
     def _run(self) -> None:
         while not self._ended.wait(_LOOK_SECONDS):
@@ -92,6 +110,8 @@ class ProgramStopwatch:
             if key[0] in members:
                 ticks = fields[_FIRST_TIME : _LAST_OWN_TIME + 1]
                 self._members[key] = sum(int(field) for field in ticks)
+                # A process that has just been started is another program for a moment. A zombie keeps its name.
+                self._parts[key] = part_of(key[0], self._root)
 
 
 def _ticks(fields: list[str]) -> int:
