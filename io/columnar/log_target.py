@@ -43,7 +43,8 @@ from penstock.io.columnar.replica import (
     table_name,
 )
 from penstock.io.columnar.row_runs import TableRows
-from penstock.io.columnar.table_target import EpochTableTarget, TableCommit, committing_rows
+from penstock.io.columnar.table_commit import TableCommit
+from penstock.io.columnar.table_target import EpochTableTarget, committing_rows
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery

@@ -31,8 +31,8 @@ from penstock.io.columnar.row_search import (
     older_than,
     tombstones_before,
 )
+from penstock.io.columnar.table_commit import TableCommit
 from penstock.io.columnar.table_rows import KEY, VERSION, StoredRow
-from penstock.io.columnar.table_target import TableCommit
 
 
 class RowCommit(TableCommit):
