@@ -252,7 +252,7 @@ def _without_events(system: str, stream: Any, sink: Any, options: EventOptions) 
     if isinstance(sink, WriteCheckedRows) and sink.rows is not None and sink.rows.rows_bucket is not None:
         from penstock.io.postgres.arrow_runs import LogRows  # needs pyarrow, which the sink has asked for
 
-        return LogRows(sink.rows.rows_bucket, **names)
+        return LogRows(sink.rows.rows_bucket, whole=sink.rows.whole, **names)
     if isinstance(sink, SendAfterCommit):
         queue = sink.queue
         if queue is not None and isinstance(queue.format, DebeziumFormat):

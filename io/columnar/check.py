@@ -153,6 +153,7 @@ class _CheckFn(beam.DoFn):
             UnwritableError: an event does not fit.
         """
         if self._rows is not None:
+            check_keys((each for each in batch.elements if type(each) is not BucketRun), self._mode)
             return self._rows(batch)
         check_fit(batch.elements, self._mode, self._layout)
         return batch
@@ -192,13 +193,22 @@ def check_fit(events: list[ChangeEvent], mode: Mode, layout: Layout = "events") 
     for event in events:
         by_schema.setdefault(event.schema, []).append(event)
     for schema, group in by_schema.items():
-        # A log needs no key.
-        if mode != "log":
-            for event in group:
-                if event.op not in _WITHOUT_ROW:
-                    replicable_key(event)
+        check_keys(group, mode)
         if layout == "table":
             check_feed_names(schema.names, group[0].source.qualified_table)
             for event in group:
                 check_feed_event(event)
         check_images(group, schema)
+
+
+def check_keys(events: Iterable[ChangeEvent], mode: Mode) -> None:
+    """Check that the changes of rows among some events have a primary key, if the mode needs it.
+
+    Raises:
+        UnwritableError: one has none.
+    """
+    if mode == "log":
+        return
+    for event in events:
+        if event.op not in _WITHOUT_ROW:
+            replicable_key(event)

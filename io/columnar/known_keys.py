@@ -7,7 +7,7 @@ of the table: if another process has committed, or the driver is a new one, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -52,6 +52,28 @@ def hashes_of(keys: Iterable[str]) -> Hashes:
     return np.fromiter(map(hash, keys), np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class ChangedKeys:
+    """The keys of the changes of a table in an epoch.
+
+    `texts` returns their texts, each once. `of_snapshot`: rows of a snapshot are among the changes. `truncated`: a
+    TRUNCATE is.
+    """
+
+    texts: Callable[[], Collection[str]]
+    of_snapshot: bool
+    truncated: bool = False
+
+    @classmethod
+    def of(cls, events: Sequence[ChangeEvent]) -> ChangedKeys:
+        """Return the keys of events."""
+        return cls(
+            lambda: set(chain.from_iterable(map(_keys_of, events))),
+            of_snapshot=any(event.op is Op.READ for event in events),
+            truncated=any(event.op is Op.TRUNCATE for event in events),
+        )
+
+
 @dataclass(slots=True)
 class _Table:
     """The keys of a table at a version, and the keys of the epoch that is being written."""
@@ -71,7 +93,7 @@ class SnapshotKeys:
         self,
         name: str,
         version: Hashable,
-        events: Sequence[ChangeEvent],
+        changed: ChangedKeys,
         read_keys: Callable[[], Iterable[Sequence[str]]],
     ) -> bool:
         """Return whether the table has no row with a key of the epoch, so that the rows can be appended.
@@ -81,7 +103,7 @@ class SnapshotKeys:
         version are not known.
         """
         # The rows of the snapshot have ended, so their memory is freed.
-        if not any(event.op is Op.READ for event in events):
+        if not changed.of_snapshot:
             self._tables.pop(name, None)
             return False
         table = self._tables.get(name)
@@ -90,9 +112,9 @@ class SnapshotKeys:
             table = self._tables[name] = _Table(version, KnownKeys(), hashes_of(()))
             for part in read_keys():
                 table.keys.add(hashes_of(part))
-        table.written = hashes_of(set(chain.from_iterable(map(_keys_of, events))))
+        table.written = hashes_of(changed.texts())
         # A TRUNCATE concerns rows of other keys.
-        return not table.keys.has_any(table.written) and all(event.op is not Op.TRUNCATE for event in events)
+        return not table.keys.has_any(table.written) and not changed.truncated
 
     def committed(self, name: str, version: Hashable) -> None:
         """Note that the epoch for which `are_new` was asked last was committed as this version of the table."""

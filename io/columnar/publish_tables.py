@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.event.model import ChangeEvent, Source, TableSchema
 from penstock.io.columnar.data_files import PublishDataFiles, bucket_of_source, bucket_of_table
 from penstock.io.columnar.log_target import LogFilesTarget
 from penstock.io.columnar.row_runs import EventRows
@@ -10,6 +11,9 @@ from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.epochs import EpochTarget
 from penstock.io.staging.options import StagingOptions
 from penstock.io.staging.publish_epochs import PublishEpochs
+from penstock.io.staging.roll_batches import bucket_of
+
+_SHARD = bucket_of(0, 1)
 
 
 def publish_tables(
@@ -37,9 +41,21 @@ def publish_tables(
 
 
 def rows_of(publish: PublishEpochs) -> EventRows | None:
-    """Return what makes the rows of a batch of events, if the tasks write change rows."""
+    """Return what makes the rows of a batch of events, if the tasks stage rows."""
     target = publish.target
+    if not isinstance(target, LogFilesTarget):
+        return None
+    if target.takes_rows:
+        return EventRows(_shard_of_event, _shard_of_source, whole=True)
     # A change feed has another number of rows than the batch has events, so its rows are made when a file is written.
-    if not isinstance(target, LogFilesTarget) or target.mode != "log" or target.layout == "table":
+    if target.mode != "log" or target.layout == "table":
         return None
     return EventRows(bucket_of_table, bucket_of_source)
+
+
+def _shard_of_event(event: ChangeEvent, event_us: int) -> str:
+    return _SHARD
+
+
+def _shard_of_source(source: Source, schema: TableSchema, event_us: int) -> str:
+    return _SHARD

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Protocol, TypeVar, get_args
+from typing import Any, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -34,6 +34,9 @@ COMMITS_AT_ONCE = 8
 time. One to an object store or a REST catalogue mostly waits."""
 
 
+ROWS = b"\xff"
+"""The first byte of a staged record with rows in Arrow, which no version of an encoded event is."""
+
 LOG_CANNOT_MOVE = "Older changes stay in a log under the names that they had."
 """Why a log renames and drops no columns."""
 
@@ -53,7 +56,7 @@ class TableEvents:
     """The events of one table in an epoch, in the order of their versions."""
 
     source: Source
-    events: list[ChangeEvent]
+    events: Sequence[ChangeEvent]
 
     @property
     def schema(self) -> TableSchema:
@@ -64,12 +67,46 @@ class TableEvents:
 def events_of_epoch(
     batches: Sequence[StagedBatch], selection: TableSelection = EVERY_TABLE
 ) -> list[TableEvents]:
-    """Return the events of an epoch by table, for the tables that are selected now."""
+    """Return the events of an epoch by table, for the tables that are selected now.
+
+    The events of a table are `penstock.io.columnar.whole_rows.WholeRows` if some of them are staged as rows.
+
+    Raises:
+        UsageError: change rows of the mode *log* are staged.
+    """
     decode_block = RecordBlockCoder().decode
-    events = [
-        event for batch in batches for event in StagedEvents(batch, decode_block, decode_staged, selection)
-    ]
-    return [TableEvents(each[0].source, each) for each in by_table(events).values()]
+    staged = [each for batch in batches for each in StagedEvents(batch, decode_block, _decoded, selection)]
+    events = [each for each in staged if isinstance(each, ChangeEvent)]
+    tables = by_table(events)
+    if len(events) == len(staged):
+        return [TableEvents(each[0].source, each) for each in tables.values()]
+    from penstock.io.columnar.whole_rows import WholeRows
+
+    whole: dict[tuple[str, str, str], WholeRows] = {}
+    for rows in staged:
+        source = rows.source
+        name = source.database, source.schema, source.table
+        if name not in whole:
+            whole[name] = WholeRows(source, tables.get(name, ()))
+        if not isinstance(rows, ChangeEvent):
+            whole[name].add_rows(rows.whole, rows.rows)
+    return [TableEvents(each.source, each) for each in whole.values()]
+
+
+def _decoded(record: bytes) -> Iterable[Any]:
+    """Yield what a staged record holds: events, or rows (`penstock.io.columnar.row_runs.TableRows`)."""
+    if not record.startswith(ROWS):
+        return decode_staged(record)
+    # Imported here, because targets without Arrow use this module too, and they stage no rows.
+    from penstock.io.columnar.row_runs import decode_rows
+
+    rows = decode_rows(record)
+    if rows.whole is None:
+        raise UsageError(
+            f"the checkpoint holds changes of {rows.source.qualified_table} that were staged with mode='log': start "
+            "the pipeline once with mode='log', which writes them, and change the mode then"
+        )
+    return [rows]
 
 
 def with_one_commit_each(
@@ -85,7 +122,8 @@ def with_one_commit_each(
     merged: dict[tuple[str, str, str], TableEvents] = {}
     for each in tables:
         source = each.source
-        first = merged.setdefault((table_name(pattern, source), source.schema, source.table), each)
+        name = table_name(pattern, source), source.schema, source.table
+        first = merged.setdefault(name, each)
         if first is not each:
             # Each database has other numbers.
             if follows_numbers(policies_of(schema_changes, source.schema, source.table)):
@@ -94,7 +132,8 @@ def with_one_commit_each(
                     "renamed and dropped columns of each: give the name of the table the placeholder {database}, or "
                     "leave rename and drop out of schema_changes"
                 )
-            first.events.extend(msgspec.structs.replace(event, source=first.source) for event in each.events)
+            of_first = [msgspec.structs.replace(event, source=first.source) for event in each.events]
+            merged[name] = replace(first, events=[*first.events, *of_first])
     return list(merged.values())
 
 

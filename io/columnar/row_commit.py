@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.event.model import Source, TableSchema
+from penstock.event.model import Source, TableSchema, Version
 from penstock.event.replica import TableChanges, encode_version
 from penstock.event.schema_changes import SchemaChange
-from penstock.io.columnar.arrow_rows import rows_of_arrow, rows_to_arrow
+from penstock.io.columnar.arrow_rows import arrow_schema, rows_of_arrow, rows_to_arrow
 from penstock.io.columnar.open_file import Bounds
 from penstock.io.columnar.positions import Positions, joined
 from penstock.io.columnar.row_search import (
@@ -32,7 +32,7 @@ from penstock.io.columnar.row_search import (
     tombstones_before,
 )
 from penstock.io.columnar.table_commit import TableCommit
-from penstock.io.columnar.table_rows import KEY, VERSION, StoredRow
+from penstock.io.columnar.table_rows import KEY, TIMESTAMP, VERSION, StoredRow, table_schema
 
 
 class RowCommit(TableCommit):
@@ -83,45 +83,75 @@ class RowCommit(TableCommit):
         change: SchemaChange,
         source: Source,
     ) -> None:
-        replaced, newer = self._replaced({row[KEY]: row[VERSION] for row in rows})
+        self._replace(
+            rows_to_arrow(rows, after, source), changes.newest, changes.truncated, alters=change.alters
+        )
+
+    def takes_whole(self, schema: TableSchema) -> bool:
+        # Compared without their order: a column that was added later is at the end of the table.
+        wanted, held = (
+            {field.name: field.type for field in arrow_schema(columns)}
+            for columns in (table_schema(schema, "current"), self.columns())
+        )
+        return wanted == held
+
+    def write_whole(self, rows: pa.Table) -> None:
+        newest = pc.max(rows.column(TIMESTAMP)).cast(pa.int64()).as_py() * 1000
+        if self.truncated is not None:
+            rows = rows.filter(pc.greater(rows.column(VERSION), encode_version(self.truncated)))
+        self._replace(rows.select(self.columns().names), newest, None, alters=False)
+
+    def _replace(self, rows: pa.Table, newest: int, truncated: Version | None, *, alters: bool) -> None:
+        """Commit rows, one for each key, in place of the older rows with their keys.
+
+        `newest` is the timestamp of the newest change, in nanoseconds since the epoch. See `TableChanges`.
+        """
+        replaced, newer = self._replaced(rows)
         removed = [replaced]
-        if changes.truncated is not None:
-            removed.append(self._places(older_than(encode_version(changes.truncated))))
-        forgotten = self.forget_before(changes.newest)
+        if truncated is not None:
+            removed.append(self._places(older_than(encode_version(truncated))))
+        forgotten = self.forget_before(newest)
         if forgotten is not None:
             removed.append(self._places(tombstones_before(forgotten // 1000)))
         self.write(
-            rows_to_arrow([row for row in rows if row[KEY] not in newer], after, source),
-            alters=change.alters,
+            rows.filter(pc.invert(pc.is_in(rows.column(KEY), value_set=newer))) if len(newer) else rows,
+            alters=alters,
             removed=joined(removed),
-            entries=self.entries(changes.truncated, forgotten),
+            entries=self.entries(truncated, forgotten),
         )
 
-    def _replaced(self, versions: Mapping[str, str]) -> tuple[dict[str, Positions], set[str]]:
+    def _replaced(self, rows: pa.Table) -> tuple[dict[str, Positions], pa.Array]:
         """Return the places of the rows that changes replace, and the keys of rows that are not older than the change.
 
-        `versions` has the version of the change by key.
+        `rows` has keys and versions of the changes.
         """
-        if self.are_new or not versions:
-            return {}, set()
-        oldest = min(versions.values())
+        none = pa.array([], pa.string())
+        if self.are_new or not rows.num_rows:
+            return {}, none
+        keys, versions = (rows.column(name).to_pylist() for name in (KEY, VERSION))
+        oldest = min(versions)
 
         def wanted(bounds: Bounds) -> tuple[str, ...]:
             known = bounds(VERSION)
             # Nearly always: all rows that were there are older than the epoch, so their versions are not read.
             return (KEY,) if known is not None and known[1] < oldest else (KEY, VERSION)
 
-        matches = find(self.searched, [has_one_of(KEY, versions)], wanted)
-        newer = {
-            row[KEY]
-            for match in matches
-            if VERSION in match.rows.column_names
-            for row in match.rows.to_pylist()
-            if row[VERSION] is not None and row[VERSION] >= versions[row[KEY]]
-        }
-        stays = pa.array(newer, pa.string())
+        matches = find(self.searched, [has_one_of(KEY, keys)], wanted)
+        compared = [match.rows for match in matches if VERSION in match.rows.column_names]
+        if not compared:
+            return _places((match, None) for match in matches), none
+        changed = dict(zip(keys, versions, strict=True))
+        newer = pa.array(
+            {
+                row[KEY]
+                for some in compared
+                for row in some.to_pylist()
+                if row[VERSION] is not None and row[VERSION] >= changed[row[KEY]]
+            },
+            pa.string(),
+        )
         return _places(
-            (match, pc.invert(pc.is_in(match.rows.column(KEY), value_set=stays))) for match in matches
+            (match, pc.invert(pc.is_in(match.rows.column(KEY), value_set=newer))) for match in matches
         ), newer
 
     def _places(self, condition: Condition) -> dict[str, Positions]:

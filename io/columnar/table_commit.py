@@ -136,6 +136,17 @@ class TableCommit(ABC):
             return None
         return forget_before(newest, self.stored("forgotten"), self.tombstone_seconds)
 
+    def takes_whole(self, schema: TableSchema) -> bool:
+        """Return whether `write_whole` can write rows of events with the columns `schema`."""
+        return False
+
+    def write_whole(self, rows: Any) -> None:
+        """Write whole rows (`penstock.io.columnar.whole_rows`) as `write_current` writes their events.
+
+        `rows` is an Arrow table with one row for each key.
+        """
+        raise InvariantError(f"table {self.name} takes no whole rows")
+
     def write_current(self, events: TableEvents) -> None:
         """Write the newest version of each row."""
         for changes in fold(events.events).values():

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from typing_extensions import Self
 
@@ -28,7 +28,7 @@ from penstock.io.columnar.followed_columns import (
     under_names_of_now,
 )
 from penstock.io.columnar.key_index import KeyIndex
-from penstock.io.columnar.known_keys import SnapshotKeys
+from penstock.io.columnar.known_keys import ChangedKeys, SnapshotKeys
 from penstock.io.columnar.log_layout import check_layout
 from penstock.io.columnar.old_versions import is_due
 from penstock.io.columnar.one_schema import with_one_schema
@@ -57,6 +57,7 @@ from penstock.io.columnar.table_rows import (
     PREFIX,
     Mode,
 )
+from penstock.io.columnar.whole_rows import WholeRows
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.epochs import EpochDelivery
@@ -132,6 +133,11 @@ class EpochTableTarget(ABC):
     @abstractmethod
     def pattern(self) -> str:
         """The name of the table, which may have placeholders."""
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether the tasks stage whole rows in place of events; see `penstock.io.columnar.whole_rows`."""
+        return False
 
     @abstractmethod
     def _dataset(self, name: str) -> Dataset:
@@ -403,20 +409,20 @@ class EpochTableTarget(ABC):
 
     def _publish(self, epochs: TableEpochs) -> None:
         name, policies = epochs.name, self._policies(epochs.source)
+        whole = None if follows_numbers(policies) else self._whole_rows(epochs)
         table = self._open(name)
         # Created from the first epoch's columns: no table of a source is known before its first event.
         if table is None:
-            events = TableEvents(epochs.source, epochs.events)
-            if follows_numbers(policies):
-                moves = moves_for(name, {}, NO_COLUMNS, events, policies)
-                events = under_names_of_now(events, moves, policies)
-            created = with_one_schema(name, events, NO_COLUMNS, policies)
-            table = self._create(name, created.schema, epochs.source)
+            columns = None if whole is None else whole.schema
+            table = self._create(name, columns or self._columns_of_new(epochs), epochs.source)
         self._check_partitions(name, table, epochs.source)
         commit = self._begin(table, name, epochs.newest)
         # Before anything is read: a repeated epoch costs only the metadata.
         ledger = commit.ledger()
         if epochs.is_delivered(ledger):
+            return
+        if whole is not None and whole.schema is not None and commit.takes_whole(whole.schema):
+            self._write(commit, whole)
             return
         events = TableEvents(epochs.source, epochs.after(ledger))
         if follows_numbers(policies):
@@ -430,20 +436,36 @@ class EpochTableTarget(ABC):
                 self._publish(epochs)
                 return
             events = under_names_of_now(events, moves, policies)
-        events = with_one_schema(name, events, row_columns(commit.columns()), policies)
-        before = commit.snapshot
+        self._write(commit, with_one_schema(name, events, row_columns(commit.columns()), policies))
+
+    def _whole_rows(self, epochs: TableEpochs) -> WholeRows | None:
+        """Return the changes of an epoch if they can be written without events; None: they cannot."""
+        (first, *others) = epochs.epochs
+        is_whole = isinstance(first.events, WholeRows) and first.events.schema is not None
+        return cast("WholeRows", first.events) if self.mode == "current" and is_whole and not others else None
+
+    def _columns_of_new(self, epochs: TableEpochs) -> TableSchema:
+        """Return the columns that a table gets which the sink creates for some epochs."""
+        name, policies = epochs.name, self._policies(epochs.source)
+        events = TableEvents(epochs.source, epochs.events)
+        if follows_numbers(policies):
+            events = under_names_of_now(events, moves_for(name, {}, NO_COLUMNS, events, policies), policies)
+        return with_one_schema(name, events, NO_COLUMNS, policies).schema
+
+    def _write(self, commit: Any, changes: TableEvents | WholeRows) -> None:
+        """Write changes to a table, in the mode of the target."""
+        name, before = commit.name, commit.snapshot
+        keys = changes.keys if isinstance(changes, WholeRows) else ChangedKeys.of(changes.events)
         # A log appends always, so it does not need the keys.
-        if self.mode != "log" and self._keys.are_new(name, before, events.events, commit.read_keys):
+        if self.mode != "log" and self._keys.are_new(name, before, keys, commit.read_keys):
             commit = replace(commit, are_new=True)
-        self._write_events(commit, events)
+        if isinstance(changes, WholeRows):
+            commit.write_whole(changes.rows)
+        elif self.mode == "history":
+            commit.write_history(changes)
+        else:
+            commit.write_current(changes)
         commit.maintain()
         # If another writer committed too, the table has another snapshot, and the keys are read again.
         self._keys.committed(name, commit.committed(before))
         self._tidy(name)
-
-    def _write_events(self, commit: Any, events: TableEvents) -> None:
-        """Write events to a table, in the mode of the target."""
-        if self.mode == "history":
-            commit.write_history(events)
-        else:
-            commit.write_current(events)

@@ -97,6 +97,11 @@ class DeltaTarget(LogFilesTarget):
             self._check_one_table()
 
     @property
+    def takes_rows(self) -> bool:
+        # A MERGE begins with events.
+        return self.mode == "current" and self.deletion_vectors
+
+    @property
     def pattern(self) -> str:
         return self.uri
 

@@ -147,6 +147,10 @@ class IcebergTarget(LogFilesTarget):
             self._check_one_table()
 
     @property
+    def takes_rows(self) -> bool:
+        return self.mode == "current"
+
+    @property
     def pattern(self) -> str:
         return self.table
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.event.model import Source, TableSchema
 from penstock.io.columnar.row_runs import MIN_ROWS, TableRows, runs_of_rows
+from penstock.io.columnar.whole_rows import are_whole, rows_of_changes
 from penstock.io.postgres.arrow_rows import TablesInArrow
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.initial_scan.copied_rows import CopiedRows
@@ -22,12 +23,18 @@ class LogRows:
     """Converts batches of the records of one database. Picklable.
 
     `bucket` is a function from a source, columns and an event time, in µs since 1970, to the bucket of the rows.
+    `whole`: see `penstock.io.columnar.row_runs.EventRows`.
     """
 
     def __init__(
-        self, bucket: Callable[[Source, TableSchema, int], str], *, database: str = "", stream: str = ""
+        self,
+        bucket: Callable[[Source, TableSchema, int], str],
+        *,
+        database: str = "",
+        stream: str = "",
+        whole: bool = False,
     ) -> None:
-        self._bucket, self._database, self._stream = bucket, database, stream
+        self._bucket, self._database, self._stream, self._whole = bucket, database, stream, whole
         self._convert = EventConverter("", database, stream)
         self._tables = TablesInArrow(self._convert)
 
@@ -57,15 +64,27 @@ class LogRows:
         self, made: Output, table: Table | None, records: Sequence[LogRecord], times_us: Sequence[int]
     ) -> None:
         elements, event_times = made
-        rows = self._tables.rows(table, records) if table is not None and len(records) >= MIN_ROWS else None
-        if table is not None and rows is not None:
+        if table is not None and len(records) >= MIN_ROWS:
             source, schema = self._convert.source_and_schema(table)
-            bucket = partial(self._bucket, source, schema)
-            for run in runs_of_rows(TableRows(source, rows), times_us, bucket):
-                elements.append(run)
-                event_times.append(min(run.times_us))
-            return
+            rows = self._rows(table, source, schema, records)
+            if rows is not None:
+                for run in runs_of_rows(rows, times_us, partial(self._bucket, source, schema)):
+                    elements.append(run)
+                    event_times.append(min(run.times_us))
+                return
         for record, time_us in zip(records, times_us, strict=True):
             for event in self._convert(record):
                 elements.append(event)
                 event_times.append(time_us)
+
+    def _rows(
+        self, table: Table, source: Source, schema: TableSchema, records: Sequence[LogRecord]
+    ) -> TableRows | None:
+        """Return the records of a table as rows; None: they must be made from events."""
+        if self._whole and not are_whole(schema):
+            return None
+        rows = self._tables.rows(table, records)
+        if rows is None or not self._whole:
+            return None if rows is None else TableRows(source, rows)
+        whole = rows_of_changes(rows, schema)
+        return None if whole is None else TableRows(source, whole, schema)

@@ -23,7 +23,7 @@ from penstock.io.delta.folder import LocalFolder
 from penstock.io.delta.snapshot_files import SnapshotFiles as DeltaFiles
 from penstock.io.delta.table_log import AddedFile
 from penstock.io.delta.target import DeltaTarget
-from penstock.io.iceberg import row_delta, target
+from penstock.io.iceberg import commit, row_delta
 from penstock.io.iceberg.snapshot_files import SnapshotFiles as IcebergFiles
 from penstock.io.iceberg.target import IcebergTarget
 from tests.unit.tables.histories import SCHEMA
@@ -185,16 +185,16 @@ class IcebergLake(Lake):
         self.table().append(self.table().scan(row_filter=f"id == {key}").to_arrow())
 
     def low_limits(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(target, "GROUP_ROWS", 3)
+        patch.setattr(commit, "GROUP_ROWS", 3)
         patch.setattr(row_delta, "DELETE_FILES", 3)
         patch.setattr(row_delta, "MANIFESTS", 3)
         _low_upkeep(patch)
 
     def without_upkeep(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(target, "entries_to_rewrite", lambda files: [])
+        patch.setattr(commit, "entries_to_rewrite", lambda files: [])
 
     def before_upkeep(self, patch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:
-        _before(patch, target, "rewritten", call)
+        _before(patch, commit, "rewritten", call)
 
     def catalog(self) -> Any:
         return load_catalog("test", **self.properties)

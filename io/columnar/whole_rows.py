@@ -1,0 +1,239 @@
+"""Changes of whole rows in Arrow, on their way to a table of current rows. Needs the extra `arrow`.
+
+Nearly all changes have a whole row, or delete one: no column keeps a value that the source did not send, and the row
+keeps its key. The tasks make rows of the table of them, and the driver takes the newest row of each key, without a
+Python object for any of them. All other changes stay events. If the driver needs events of these rows too, for example
+because the columns of the table have changed, `WholeRows` gives them.
+
+| column | content |
+|---|---|
+| the columns of the table | plain values (`penstock.event.plain_types`); of a deletion those of the key |
+| `KEY`, `VERSION`, `TIMESTAMP`, `DELETED` | see `penstock.io.columnar.table_rows` |
+| `OP` | the operation of the event |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from functools import cached_property, lru_cache
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.event.arrow import arrow_array
+from penstock.event.column_types import ColumnType, Kind
+from penstock.event.keys import changed_key, key_rules
+from penstock.event.model import ChangeEvent, Op, Source, TableSchema, Version
+from penstock.event.plain_types import plain_images, plain_schema, plain_value
+from penstock.event.replica import decode_version, encode_version
+from penstock.io.columnar.arrow_rows import arrow_schema, rows_of_arrow
+from penstock.io.columnar.known_keys import ChangedKeys
+from penstock.io.columnar.table_rows import KEY, PREFIX, TIMESTAMP, VERSION, key_text, table_schema
+
+OP = f"{PREFIX}op"
+
+_INTEGERS = (Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.UINT8, Kind.UINT16, Kind.UINT32)
+_TEXTS = (Kind.STRING, Kind.UUID, Kind.ENUM)
+_OPS = (Op.CREATE, Op.UPDATE, Op.DELETE, Op.READ)
+_ESCAPED = r'["\\\x00-\x1f]'
+"""Characters that a text in JSON does not have as they are."""
+
+
+@lru_cache(maxsize=4096)
+def are_whole(schema: TableSchema) -> bool:
+    """Return whether changes of a table can be whole rows: events of the same values can be made of them again."""
+    key = schema.key_columns
+    return (
+        bool(key)
+        and all(column.type.kind in (*_INTEGERS, *_TEXTS) for column in key)
+        and not key_rules(schema)
+        and all(plain_value(column.type) is None or _is_number_as_text(column.type) for column in schema)
+    )
+
+
+def rows_of_changes(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
+    """Return change rows (`penstock.event.change_rows`) of a table as whole rows, in order; None if one is not whole.
+
+    `schema` are the columns of their events, for which `are_whole` holds.
+    """
+    parts = {name: rows.column(name).combine_chunks() for name in rows.column_names}
+    op, metadata = parts["op"], _fields(parts["metadata"])
+    key, before, after = (_fields(parts[name]) for name in ("key", "before", "after"))
+    deleted = pc.equal(op, str(Op.DELETE))
+    gaps = pc.and_(pc.greater(pc.list_value_length(metadata["not_sent"]), 0), pc.invert(deleted))
+    is_whole = (
+        _all(pc.is_in(op, value_set=pa.array(list(map(str, _OPS)))))
+        and not pc.any(gaps).as_py()
+        and _all(pc.equal(pc.is_null(parts["after"]), deleted))
+        # A column that the row before the change lacks did not change.
+        and all(_all(pc.fill_null(pc.equal(before[name], key[name]), True)) for name in key)
+    )
+    texts = _key_texts(schema, list(key.values())) if is_whole else None
+    if texts is None:
+        return None
+    columns = [key.get(column.name, after[column.name]) for column in schema]
+    return _table(schema, [*columns, texts, metadata["version"], parts["timestamp"], deleted, op])
+
+
+def rows_of_events(events: Sequence[ChangeEvent], schema: TableSchema) -> pa.Table | None:
+    """Return events of a table, all with the columns `schema`, as whole rows, in order; None if one is not whole.
+
+    Raises:
+        UnwritableError: a value that its column cannot hold; the message names the column.
+    """
+    if not are_whole(schema) or not all(_is_whole(event, schema) for event in events):
+        return None
+    source, to_plain = events[0].source, plain_images(schema)
+    images = [(to_plain(event.after) or {}) | (event.key or {}) for event in events]
+    columns = [
+        arrow_array(column.name, column.type, [image.get(column.name) for image in images], "us", source)
+        for column in plain_schema(schema)
+    ]
+    own = [
+        pa.array([key_text(event.key or {}) for event in events], pa.string()),
+        pa.array([encode_version(event.version) for event in events], pa.string()),
+        pa.array([event.timestamp // 1000 for event in events], pa.int64()),
+        pa.array([event.op is Op.DELETE for event in events], pa.bool_()),
+        pa.array([str(event.op) for event in events], pa.string()),
+    ]
+    return _table(schema, [*columns, *own])
+
+
+def newest(rows: pa.Table) -> pa.Table:
+    """Return the row with the newest version of each key. Of equal versions the first row counts."""
+    keys = rows.column(KEY).combine_chunks().dictionary_encode()
+    if len(keys.dictionary) == len(keys):
+        return rows
+    last = np.empty(len(keys.dictionary), np.int64)
+    order = _from_old_to_new(rows.column(VERSION).combine_chunks())
+    # Of places that are given several times, the last value stays.
+    last[keys.indices.to_numpy()[order]] = order
+    return rows.take(pa.array(np.sort(last)))
+
+
+def _from_old_to_new(versions: pa.Array) -> npt.NDArray[np.int64]:
+    places = np.arange(len(versions))
+    if _all(pc.less(versions[:-1], versions[1:])):
+        return places
+    # The first one of equal versions comes last.
+    return np.lexsort((-places, pc.rank(versions, tiebreaker="dense").to_numpy()))
+
+
+class WholeRows(Sequence[ChangeEvent]):
+    """The changes of one table in an epoch: events, and whole rows, which become events if they are read as such.
+
+    As a sequence it has all changes as events, in the order of their versions.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        events: Iterable[ChangeEvent] = (),
+        rows: Iterable[tuple[TableSchema, pa.Table]] = (),
+    ) -> None:
+        self.source, self._single, self._rows = source, list(events), list(rows)
+
+    def add_rows(self, schema: TableSchema, rows: pa.Table) -> None:
+        """Add rows. Call it before anything is read."""
+        self._rows.append((schema, rows))
+
+    @property
+    def schema(self) -> TableSchema | None:
+        """The columns of all changes, if all are whole rows with the same columns; None: they are not."""
+        schemas = {schema for schema, _ in self._rows}
+        return next(iter(schemas)) if len(schemas) == 1 and not self._single else None
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        """The row with the newest version of each key, of whole rows with one schema."""
+        return newest(pa.concat_tables(rows for _, rows in self._rows))
+
+    @property
+    def keys(self) -> ChangedKeys:
+        """The keys of `rows`."""
+        rows = self.rows
+        is_read = pc.equal(rows.column(OP), str(Op.READ))
+        return ChangedKeys(rows.column(KEY).to_pylist, of_snapshot=bool(pc.any(is_read).as_py()))
+
+    @cached_property
+    def _events(self) -> list[ChangeEvent]:
+        made = [event for schema, rows in self._rows for event in _events_of(rows, schema, self.source)]
+        if not made:
+            return self._single
+        return sorted([*self._single, *made], key=_version_of)
+
+    def __len__(self) -> int:
+        return len(self._single) + sum(rows.num_rows for _, rows in self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> ChangeEvent: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ChangeEvent]: ...
+    def __getitem__(self, index: int | slice) -> ChangeEvent | list[ChangeEvent]:
+        return self._events[index]
+
+
+def _events_of(rows: pa.Table, schema: TableSchema, source: Source) -> Iterable[ChangeEvent]:
+    numbers = [column.name for column in schema if _is_number_as_text(column.type)]
+    key = [column.name for column in schema.key_columns]
+    for row in rows_of_arrow(rows):
+        for name in numbers:
+            if row[name] is not None:
+                row[name] = Decimal(row[name])
+        op = Op(row[OP])
+        after = None if op is Op.DELETE else {name: row[name] for name in schema.names}
+        version = decode_version(row[VERSION])
+        yield ChangeEvent(
+            source, op, row[TIMESTAMP], {name: row[name] for name in key}, None, after, version, schema
+        )
+
+
+def _is_whole(event: ChangeEvent, schema: TableSchema) -> bool:
+    if event.op not in _OPS or not event.key or changed_key(event) is not None:
+        return False
+    if event.after is None or event.op is Op.DELETE:
+        return event.after is None and event.op is Op.DELETE
+    return len(event.after) == len(schema.names)
+
+
+def _is_number_as_text(type_: ColumnType) -> bool:
+    return type_.kind is Kind.DECIMAL and plain_value(type_) is not None
+
+
+def _key_texts(schema: TableSchema, columns: Sequence[pa.Array]) -> pa.Array | None:
+    """Return what `key_text` returns for each key; None: a value has another form there."""
+    texts = []
+    for column, values in zip(schema.key_columns, columns, strict=True):
+        if values.null_count:
+            return None
+        if column.type.kind in _INTEGERS:
+            texts.append(values.cast(pa.string()))
+        elif pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
+            return None
+        else:
+            texts.append(pc.binary_join_element_wise('"', values, '"', ""))
+    return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*texts, ","), "]", "")
+
+
+def _table(schema: TableSchema, arrays: Sequence[pa.Array]) -> pa.Table:
+    shape = arrow_schema(table_schema(schema, "current")).append(pa.field(OP, pa.string()))
+    cast = [array.cast(field.type) for array, field in zip(arrays, shape, strict=True)]
+    return pa.Table.from_arrays(cast, schema=shape)
+
+
+def _fields(struct: pa.StructArray) -> dict[str, pa.Array]:
+    """Return the columns of a struct, null where it is null."""
+    return dict(zip((field.name for field in struct.type), struct.flatten(), strict=True))
+
+
+def _all(flags: pa.Array) -> bool:
+    # Of no rows it is true, as `all` of Python.
+    return bool(pc.all(flags).as_py())
+
+
+def _version_of(event: ChangeEvent) -> Version:
+    return event.version
