@@ -12,7 +12,8 @@ connections.
   They share the machine with the pipeline, and their CPU time is not counted. Those in Python limit the wall time.
 - *postgres snapshot*: the rows of a table that the first start reads (`snapshot=initial`).
 - *Rows*: changes in each transaction (Bigtable: rows in each request).
-- *postgres table*: changes of different rows of a table with `--table-rows` rows, which the target has already.
+- *postgres table*: changes of different rows of a table with `--table-rows` rows, which a table of current rows has
+  already.
 - *Sink*: JSON Lines files and topics of Kafka with Debezium's records, Parquet files, and change logs (`mode=log`) in
   Delta and Iceberg. Every line is counted after the run. *delta current* and *iceberg current* are tables of current
   rows (`mode=current`), for sources whose changes are of different rows.
@@ -384,8 +385,8 @@ def figures(
     with tempfile.TemporaryDirectory(prefix="penstock-throughput-") as name:
         new: dict[str, Callable[[], AbstractContextManager[Path]]] = {}
         if backlog.before is not None:
-            # Before the changes are committed, because rows that are read later would be newer.
-            for sink in taking:
+            # Before the changes are committed, because rows that are read later would be newer. A log needs none.
+            for sink in (each for each in taking if each.rows is not None):
                 filled = Filled(Path(name, sink.name))
                 filled.fill(backlog, backlog.before, sink)
                 new[sink.name] = filled.folder

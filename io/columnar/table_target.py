@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+import pyarrow as pa
 from typing_extensions import Self
 
 from penstock.datasets import Dataset, ReadTable, names_of
@@ -57,7 +58,7 @@ from penstock.io.columnar.table_rows import (
     PREFIX,
     Mode,
 )
-from penstock.io.columnar.whole_rows import WholeRows
+from penstock.io.columnar.whole_rows import WholeRows, keys_of
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.epochs import EpochDelivery
@@ -413,16 +414,17 @@ class EpochTableTarget(ABC):
         table = self._open(name)
         # Created from the first epoch's columns: no table of a source is known before its first event.
         if table is None:
-            columns = None if whole is None else whole.schema
-            table = self._create(name, columns or self._columns_of_new(epochs), epochs.source)
+            columns = self._columns_of_new(epochs) if whole is None else whole[0]
+            table = self._create(name, columns, epochs.source)
         self._check_partitions(name, table, epochs.source)
         commit = self._begin(table, name, epochs.newest)
         # Before anything is read: a repeated epoch costs only the metadata.
         ledger = commit.ledger()
         if epochs.is_delivered(ledger):
             return
-        if whole is not None and whole.schema is not None and commit.takes_whole(whole.schema):
-            self._write(commit, whole)
+        if whole is not None and commit.takes_whole(whole[0]):
+            rows = whole[1]
+            self._write(commit, keys_of(rows), lambda ready: ready.write_whole(rows))
             return
         events = TableEvents(epochs.source, epochs.after(ledger))
         if follows_numbers(policies):
@@ -436,13 +438,14 @@ class EpochTableTarget(ABC):
                 self._publish(epochs)
                 return
             events = under_names_of_now(events, moves, policies)
-        self._write(commit, with_one_schema(name, events, row_columns(commit.columns()), policies))
+        events = with_one_schema(name, events, row_columns(commit.columns()), policies)
+        self._write(commit, ChangedKeys.of(events.events), lambda ready: self._write_events(ready, events))
 
-    def _whole_rows(self, epochs: TableEpochs) -> WholeRows | None:
-        """Return the changes of an epoch if they can be written without events; None: they cannot."""
+    def _whole_rows(self, epochs: TableEpochs) -> tuple[TableSchema, pa.Table] | None:
+        """Return `WholeRows.table` of an epoch; None: its changes are written as events."""
         (first, *others) = epochs.epochs
-        is_whole = isinstance(first.events, WholeRows) and first.events.schema is not None
-        return cast("WholeRows", first.events) if self.mode == "current" and is_whole and not others else None
+        is_whole = self.mode == "current" and isinstance(first.events, WholeRows) and not others
+        return cast("WholeRows", first.events).table if is_whole else None
 
     def _columns_of_new(self, epochs: TableEpochs) -> TableSchema:
         """Return the columns that a table gets which the sink creates for some epochs."""
@@ -452,20 +455,21 @@ class EpochTableTarget(ABC):
             events = under_names_of_now(events, moves_for(name, {}, NO_COLUMNS, events, policies), policies)
         return with_one_schema(name, events, NO_COLUMNS, policies).schema
 
-    def _write(self, commit: Any, changes: TableEvents | WholeRows) -> None:
-        """Write changes to a table, in the mode of the target."""
+    def _write(self, commit: Any, keys: ChangedKeys, write: Callable[[Any], None]) -> None:
+        """Write changes with some keys; `write` is a function of the commit."""
         name, before = commit.name, commit.snapshot
-        keys = changes.keys if isinstance(changes, WholeRows) else ChangedKeys.of(changes.events)
         # A log appends always, so it does not need the keys.
         if self.mode != "log" and self._keys.are_new(name, before, keys, commit.read_keys):
             commit = replace(commit, are_new=True)
-        if isinstance(changes, WholeRows):
-            commit.write_whole(changes.rows)
-        elif self.mode == "history":
-            commit.write_history(changes)
-        else:
-            commit.write_current(changes)
+        write(commit)
         commit.maintain()
         # If another writer committed too, the table has another snapshot, and the keys are read again.
         self._keys.committed(name, commit.committed(before))
         self._tidy(name)
+
+    def _write_events(self, commit: Any, events: TableEvents) -> None:
+        """Write events to a table, in the mode of the target."""
+        if self.mode == "history":
+            commit.write_history(events)
+        else:
+            commit.write_current(events)

@@ -103,6 +103,12 @@ def rows_of_events(events: Sequence[ChangeEvent], schema: TableSchema) -> pa.Tab
     return _table(schema, [*columns, *own])
 
 
+def keys_of(rows: pa.Table) -> ChangedKeys:
+    """Return the keys of whole rows, one row for each key."""
+    is_read = pc.equal(rows.column(OP), str(Op.READ))
+    return ChangedKeys(rows.column(KEY).to_pylist, of_snapshot=bool(pc.any(is_read).as_py()))
+
+
 def newest(rows: pa.Table) -> pa.Table:
     """Return the row with the newest version of each key. Of equal versions the first row counts."""
     keys = rows.column(KEY).combine_chunks().dictionary_encode()
@@ -141,23 +147,20 @@ class WholeRows(Sequence[ChangeEvent]):
         """Add rows. Call it before anything is read."""
         self._rows.append((schema, rows))
 
-    @property
-    def schema(self) -> TableSchema | None:
-        """The columns of all changes, if all are whole rows with the same columns; None: they are not."""
-        schemas = {schema for schema, _ in self._rows}
-        return next(iter(schemas)) if len(schemas) == 1 and not self._single else None
-
     @cached_property
-    def rows(self) -> pa.Table:
-        """The row with the newest version of each key, of whole rows with one schema."""
-        return newest(pa.concat_tables(rows for _, rows in self._rows))
-
-    @property
-    def keys(self) -> ChangedKeys:
-        """The keys of `rows`."""
-        rows = self.rows
-        is_read = pc.equal(rows.column(OP), str(Op.READ))
-        return ChangedKeys(rows.column(KEY).to_pylist, of_snapshot=bool(pc.any(is_read).as_py()))
+    def table(self) -> tuple[TableSchema, pa.Table] | None:
+        """The columns of all changes, and the row with the newest version of each key; None: events are needed."""
+        schemas = {schema for schema, _ in self._rows} | {event.schema for event in self._single}
+        if len(schemas) > 1:
+            return None
+        (schema,), parts = schemas, [rows for _, rows in self._rows]
+        # A batch has a rest of a few changes, which are staged as events.
+        if self._single:
+            rest = rows_of_events(self._single, schema)
+            if rest is None:
+                return None
+            parts.append(rest)
+        return schema, newest(pa.concat_tables(parts))
 
     @cached_property
     def _events(self) -> list[ChangeEvent]:

@@ -19,7 +19,7 @@ from penstock.event.coder import encode_event
 from penstock.event.model import ChangeEvent
 from penstock.io.columnar import row_runs
 from penstock.io.columnar.block_events import schema_of
-from penstock.io.columnar.row_runs import EventRows, rows_of_block
+from penstock.io.columnar.row_runs import EventRows, divided, rows_of_block
 from penstock.io.files.layout import Layout
 from penstock.io.postgres import arrow_runs
 from penstock.io.postgres import messages as m
@@ -63,9 +63,13 @@ def runs_of_few_rows() -> Iterator[None]:
         yield
 
 
-def table(identity: str, key: bool = True) -> Any:
+WHOLE = {**COLUMNS, "clock": (25, -1)}
+"""Columns whose changes can be whole rows: a time of day is another value in tables than in events."""
+
+
+def table(identity: str, key: bool = True, types: dict[str, tuple[int, int]] = COLUMNS) -> Any:
     columns = tuple(
-        m.RelationColumn(name, *type_, identity == "f" or name == "id") for name, type_ in COLUMNS.items()
+        m.RelationColumn(name, *type_, identity == "f" or name == "id") for name, type_ in types.items()
     )
     return describe(
         m.Relation(1, "public", "t", identity, columns), [("id", True, 1, None)] if key else [], {}
@@ -145,10 +149,10 @@ odd = {1: UNCHANGED, 2: "NaN", 4: "infinity", 5: "0044-03-15 10:00:00 BC", 6: "1
 
 
 @st.composite
-def histories(draw: Any) -> tuple[Any, list[LogRecord]]:
+def histories(draw: Any, types: dict[str, tuple[int, int]] = COLUMNS) -> tuple[Any, list[LogRecord]]:
     """A few records of one table, in transactions, at times in up to three hours."""
     identity = draw(st.sampled_from("fd"))
-    of = table(identity, draw(st.booleans()))
+    of = table(identity, draw(st.booleans()), types)
     only_key = [column.in_identity for column in of.columns]
     made = []
     hour = 0
@@ -283,3 +287,40 @@ def test_columns_of_a_block_are_those_of_its_events(history: Any) -> None:
     for run in made:
         if type(run) is BucketRun:
             assert rows_of_block(RecordBlock.joined(run.times_us, run.records))[0].schema == shape
+
+
+def told(event: ChangeEvent) -> Any:
+    """Return what a table of current rows takes of an event."""
+    try:
+        rows = change_rows([event], event.schema)
+    except UnwritableError:
+        return encode_event(event)
+    return values(rows.drop_columns(["before", "metadata"])), event.source, event.schema, event.version
+
+
+def shard(source: Any, schema: Any, time_us: int) -> str:
+    return "0-of-1"
+
+
+@given(histories(WHOLE), st.booleans())
+def test_whole_rows_of_the_log_become_its_events(history: Any, long: bool) -> None:
+    _, few = history
+    batch = [record for record in few for _ in range(MIN_ROWS if long else 1)]
+    made, _ = LogRows(shard, database="history", stream="changes", whole=True)(
+        batch, [record.event_timestamp // 1000 for record in batch]
+    )
+    again: list[ChangeEvent] = []
+    for each in made:
+        is_run = type(each) is BucketRun
+        again += divided([RecordBlock.joined(each.times_us, each.records)])[0] if is_run else [each]
+    assert list(map(told, again)) == list(map(told, by_event(batch)))
+
+
+def test_inserts_and_rows_of_a_chunk_are_whole_rows() -> None:
+    (logged,) = as_logged([insert(table("d", types=WHOLE), number) for number in range(12)])
+    lines = as_copied([("1", *[None] * (len(COLUMNS) - 1))] * MIN_ROWS)
+    copied = CopiedRows(table("d", types=WHOLE), lines, numbers_of_rows(3, 40, MIN_ROWS), 90, 7_000)
+    for rows in (logged, copied):
+        made, _ = LogRows(shard, whole=True)(rows, [0] * len(rows))
+        assert [type(each) for each in made] == [BucketRun]
+        assert len(divided([RecordBlock.joined(made[0].times_us, made[0].records)])[0]) == len(rows)

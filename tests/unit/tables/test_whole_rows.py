@@ -138,6 +138,17 @@ def test_whole_changes_are_written_without_events(
     assert not as_events
 
 
+def test_a_rest_of_few_changes_needs_no_events(
+    format_: type[Lake], tmp_path: Path, as_events: list[int]
+) -> None:
+    lake = format_(tmp_path / "t")
+    driver = lake.driver()
+    blocks = [block(driver, some) for some in (rows(range(5)), [update(1, 1, 2000)], [update(2, 1, 2001)])]
+    driver.publish(epoch(2), [batch_of(blocks, 2)])
+    assert lake.rows() == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 0)]
+    assert not as_events
+
+
 def test_a_change_older_than_the_truncate_before_it_is_left_out(format_: type[Lake], tmp_path: Path) -> None:
     lake = format_(tmp_path / "t")
     truncate = msgspec.structs.replace(row(0, 0, Version(3000), Op.TRUNCATE), key=None, after=None)
