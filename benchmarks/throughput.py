@@ -28,8 +28,8 @@ The peers read the same log of PostgreSQL in the same run, each from its own cop
 - *pg_recvlogical* decodes nothing. It is the most that the server sends.
 
 CPU time is counted for the process tree of the command. *driver* and *JVM* are the parts of it that the Python process
-of the driver and the JVM have; all other CPU time is of the Python workers. `ratio` is the figure divided by the figure
-of Debezium's engine with the same rows in a transaction, or with 500 where it has none: above 1 Penstock is faster.
+of the driver and the JVM have; all other CPU time is of the Python workers. *driver, MB* is the most memory that the
+driver has held, without the JVM. `ratio` is the figure divided by the figure of Debezium's engine with the same rows in a transaction, or with 500 where it has none: above 1 Penstock is faster.
 """
 
 from __future__ import annotations
@@ -95,6 +95,10 @@ class Figure:
         """Return the part of a process in the CPU time: the median, in percent."""
         shares = [100 * cost.parts[part] / cost.cpu for cost in self.costs if part in cost.parts]
         return f"{statistics.median(shares):.0f} %" if shares else "–"
+
+    def peak(self) -> str:
+        """Return the most memory that the driver has held in any round, in megabytes, its start included."""
+        return f"{max(cost.peak for cost in self.costs) / 1e6:.0f}"
 
 
 def cost_of(command: Sequence[object], log: Path) -> Cost:
@@ -338,7 +342,7 @@ def line(figure: Figure, peer: Figure | None, *names: object) -> str:
             f"{figure.by_cpu.median / peer.by_cpu.median:.2f}",
         ]
     figures = (figure.by_clock.text(0), ratios[0], figure.by_cpu.text(0), ratios[1])
-    return row(*names, *figures, figure.share(DRIVER), figure.share(JVM))
+    return row(*names, *figures, figure.share(DRIVER), figure.share(JVM), figure.peak())
 
 
 def main() -> None:
@@ -355,7 +359,18 @@ def main() -> None:
     )
     options = parser.parse_args()
     print(f"{machine()}; {options.changes:,} changes, {options.rounds} rounds\n", flush=True)
-    columns = ("rows", "sink", "workers", "changes/s", "ratio", "changes per CPU s", "ratio", DRIVER, JVM)
+    columns = (
+        "rows",
+        "sink",
+        "workers",
+        "changes/s",
+        "ratio",
+        "changes per CPU s",
+        "ratio",
+        DRIVER,
+        JVM,
+        "driver, MB",
+    )
     print(heading("source", *columns), flush=True)
     peer: dict[int, Figure] = {}
     with sinks(options.sinks) as targets:

@@ -14,21 +14,23 @@ from importlib.metadata import version
 class Cost:
     """Wall seconds, and CPU seconds of a whole process tree.
 
-    `parts`: the CPU seconds by part of a pipeline (`measure.tree.part_of`), if they were taken apart.
+    `parts`: the CPU seconds by part of a pipeline (`measure.tree.part_of`), if they were taken apart. `peak`: the most
+    memory that the first process has held, in bytes; 0: not measured.
     """
 
     wall: float
     cpu: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    peak: int = 0
 
     def per(self, count: int) -> Cost:
         """Return the cost of one of `count` repetitions."""
         return Cost(self.wall / count, self.cpu / count)
 
     def above(self, other: Cost) -> Cost:
-        """Return what this costs more than `other`."""
+        """Return what this costs more than `other`; its memory as it is."""
         parts = {part: cpu - other.parts.get(part, 0.0) for part, cpu in self.parts.items()}
-        return Cost(self.wall - other.wall, self.cpu - other.cpu, parts)
+        return Cost(self.wall - other.wall, self.cpu - other.cpu, parts, self.peak)
 
 
 @dataclass(frozen=True, slots=True)

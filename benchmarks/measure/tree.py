@@ -80,6 +80,7 @@ class ProgramStopwatch:
         self._root = root
         self._members: dict[tuple[int, str], int] = {}
         self._parts: dict[tuple[int, str], str] = {}
+        self._peak = 0
         self._ended = threading.Event()
         self._begun = time.perf_counter()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -95,13 +96,14 @@ class ProgramStopwatch:
         for key, ticks in self._members.items():
             parts[self._parts[key]] += ticks
         by_part = {part: ticks / _TICKS_PER_SECOND for part, ticks in parts.items()}
-        return Cost(wall, sum(by_part.values()), by_part)
+        return Cost(wall, sum(by_part.values()), by_part, self._peak)
 
     def _run(self) -> None:
         while not self._ended.wait(_LOOK_SECONDS):
             self._look()
 
     def _look(self) -> None:
+        self._peak = max(self._peak, _peak_of(self._root))
         processes = {(process, fields[_START]): fields for process, fields in _processes()}
         # A process that was a descendant once stays a member, with its children: when its parent ends, it gets another.
         # The time of its start tells it from a later process with its number.
@@ -112,6 +114,15 @@ class ProgramStopwatch:
                 self._members[key] = sum(int(field) for field in ticks)
                 # A process that has just been started is another program for a moment. A zombie keeps its name.
                 self._parts[key] = part_of(key[0], self._root)
+
+
+def _peak_of(process: int) -> int:
+    """Return the most memory (resident) that a process has held, in bytes; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def _ticks(fields: list[str]) -> int:
