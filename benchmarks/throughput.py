@@ -29,7 +29,8 @@ The peers read the same log of PostgreSQL in the same run, each from its own cop
 
 CPU time is counted for the process tree of the command. *driver* and *JVM* are the parts of it that the Python process
 of the driver and the JVM have; all other CPU time is of the Python workers. *driver, MB* is the most memory that the
-driver has held, without the JVM. `ratio` is the figure divided by the figure of Debezium's engine with the same rows in a transaction, or with 500 where it has none: above 1 Penstock is faster.
+driver has held, without the JVM. `ratio` is the figure divided by the figure of Debezium's engine with the same rows in
+a transaction, or with 500 where it has none: above 1 Penstock is faster.
 """
 
 from __future__ import annotations
