@@ -89,7 +89,7 @@ def divided(blocks: Iterable[RecordBlock]) -> tuple[list[ChangeEvent], list[Tabl
 
 
 def _records(blocks: Iterable[RecordBlock]) -> Iterator[bytes]:
-    return (record for block in blocks for _, record in block.records() if record)
+    return (record for block in blocks for record in block.contents())
 
 
 def is_arrow(record: bytes) -> bool:

@@ -38,7 +38,7 @@ OP = f"{PREFIX}op"
 
 _INTEGERS = (Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.UINT8, Kind.UINT16, Kind.UINT32)
 _TEXTS = (Kind.STRING, Kind.UUID, Kind.ENUM)
-_OPS = (Op.CREATE, Op.UPDATE, Op.DELETE, Op.READ)
+_OPS = {Op.CREATE, Op.UPDATE, Op.DELETE, Op.READ}
 _ESCAPED = r'["\\\x00-\x1f]'
 """Characters that a text in JSON does not have as they are."""
 
@@ -60,23 +60,37 @@ def rows_of_changes(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
 
     `schema` are the columns of their events, for which `are_whole` holds.
     """
-    parts = {name: rows.column(name).combine_chunks() for name in rows.column_names}
-    op, metadata = parts["op"], _fields(parts["metadata"])
-    key, before, after = (_fields(parts[name]) for name in ("key", "before", "after"))
-    deleted = pc.equal(op, str(Op.DELETE))
-    gaps = pc.and_(pc.greater(pc.list_value_length(metadata["not_sent"]), 0), pc.invert(deleted))
-    is_whole = (
-        _all(pc.is_in(op, value_set=pa.array(list(map(str, _OPS)))))
-        and not pc.any(gaps).as_py()
-        and _all(pc.equal(pc.is_null(parts["after"]), deleted))
-        # A column that the row before the change lacks did not change.
-        and all(_all(pc.fill_null(pc.equal(before[name], key[name]), True)) for name in key)
+    op, key, before, after, metadata = (
+        _whole_array(rows.column(name)) for name in ("op", "key", "before", "after", "metadata")
     )
-    texts = _key_texts(schema, list(key.values())) if is_whole else None
+    # Looked at in the order of what it costs, because a batch has some hundred rows: nearly all have no old row.
+    ops = set(pc.unique(op).to_pylist())
+    deleted = pc.equal(op, str(Op.DELETE))
+    of_key, of_row, others = _fields(key), _fields(after), _fields(metadata)
+    is_whole = (
+        ops <= _OPS
+        and (after.null_count == 0 if Op.DELETE not in ops else pc.is_null(after).equals(deleted))
+        and _has_all(others["not_sent"], deleted)
+        and (before.null_count == len(before) or _keeps_key(_fields(before), of_key))
+    )
+    texts = _key_texts(schema, list(of_key.values())) if is_whole else None
     if texts is None:
         return None
-    columns = [key.get(column.name, after[column.name]) for column in schema]
-    return _table(schema, [*columns, texts, metadata["version"], parts["timestamp"], deleted, op])
+    columns = [of_key.get(column.name, of_row[column.name]) for column in schema]
+    times = _whole_array(rows.column("timestamp"))
+    return _table(schema, [*columns, texts, others["version"], times, deleted, op])
+
+
+def _has_all(not_sent: pa.ListArray, deleted: pa.BooleanArray) -> bool:
+    """Return whether no row lacks a column, except of deletions."""
+    if not len(not_sent.flatten()):
+        return True
+    return not pc.any(pc.and_(pc.greater(pc.list_value_length(not_sent), 0), pc.invert(deleted))).as_py()
+
+
+def _keeps_key(before: dict[str, pa.Array], key: dict[str, pa.Array]) -> bool:
+    # A column that the row before the change lacks did not change.
+    return all(_all(pc.fill_null(pc.equal(before[name], values), True)) for name, values in key.items())
 
 
 def rows_of_events(events: Sequence[ChangeEvent], schema: TableSchema) -> pa.Table | None:
@@ -111,11 +125,11 @@ def keys_of(rows: pa.Table) -> ChangedKeys:
 
 def newest(rows: pa.Table) -> pa.Table:
     """Return the row with the newest version of each key. Of equal versions the first row counts."""
-    keys = rows.column(KEY).combine_chunks().dictionary_encode()
+    keys = _whole_array(rows.column(KEY)).dictionary_encode()
     if len(keys.dictionary) == len(keys):
         return rows
     last = np.empty(len(keys.dictionary), np.int64)
-    order = _from_old_to_new(rows.column(VERSION).combine_chunks())
+    order = _from_old_to_new(_whole_array(rows.column(VERSION)))
     # Of places that are given several times, the last value stays.
     last[keys.indices.to_numpy()[order]] = order
     return rows.take(pa.array(np.sort(last)))
@@ -223,9 +237,21 @@ def _key_texts(schema: TableSchema, columns: Sequence[pa.Array]) -> pa.Array | N
 
 
 def _table(schema: TableSchema, arrays: Sequence[pa.Array]) -> pa.Table:
-    shape = arrow_schema(table_schema(schema, "current")).append(pa.field(OP, pa.string()))
-    cast = [array.cast(field.type) for array, field in zip(arrays, shape, strict=True)]
+    shape = _shape(schema)
+    cast = [
+        array if array.type == field.type else array.cast(field.type)
+        for array, field in zip(arrays, shape, strict=True)
+    ]
     return pa.Table.from_arrays(cast, schema=shape)
+
+
+@lru_cache(maxsize=4096)
+def _shape(schema: TableSchema) -> pa.Schema:
+    return arrow_schema(table_schema(schema, "current")).append(pa.field(OP, pa.string()))
+
+
+def _whole_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _fields(struct: pa.StructArray) -> dict[str, pa.Array]:

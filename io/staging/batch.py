@@ -113,7 +113,7 @@ class StagedEvents:
         while start < len(content):
             (length,) = _LENGTH.unpack_from(content, start)
             start += _LENGTH.size
-            for _, record in self.decode_block(content[start : start + length]).records():
+            for record in self.decode_block(content[start : start + length]).contents():
                 for event in self.decode_record(record):
                     source = event.source
                     if every or not source.table or self.selection.has(source.schema, source.table):

@@ -66,6 +66,13 @@ class RecordBlock:
         """The lowest event time of the records."""
         return min(self.times_us)
 
+    def contents(self) -> Iterator[bytes]:
+        """Yield the records that are not empty, in order: a record may hold the rows of thousands of others."""
+        start = 0
+        for length in filter(None, self.lengths):
+            yield self.payload[start : start + length]
+            start += length
+
     def records(self) -> Iterator[TimedRecord]:
         """Yield the records in order."""
         start = 0

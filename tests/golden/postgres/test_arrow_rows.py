@@ -313,7 +313,8 @@ def test_whole_rows_of_the_log_become_its_events(history: Any, long: bool) -> No
     for each in made:
         is_run = type(each) is BucketRun
         again += divided([RecordBlock.joined(each.times_us, each.records)])[0] if is_run else [each]
-    assert list(map(told, again)) == list(map(told, by_event(batch)))
+    # Tables have the order of the versions, whatever the order of the changes is.
+    assert sorted(map(repr, map(told, again))) == sorted(map(repr, map(told, by_event(batch))))
 
 
 def test_inserts_and_rows_of_a_chunk_are_whole_rows() -> None:

@@ -347,7 +347,7 @@ def test_a_delta_table_by_a_column_of_the_sink_is_searched(tmp_path: Path) -> No
 def test_a_commit_with_many_files_is_warned_about_once(
     fast: Lake, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    for module in ("delta.vector_commit", "iceberg.target"):
+    for module in ("delta.vector_commit", "iceberg.commit"):
         monkeypatch.setattr(f"penstock.io.{module}.MANY_FILES", 2)
     partitions.warn_of_many_files.cache_clear()
     published(fast, [rows(range(2)), [update(n, 1, 3000 + n) for n in range(2)]], partition_by=["id"])
