@@ -9,6 +9,9 @@ from penstock.event.model import ChangeEvent, TableSchema
 from penstock.event.schema_changes import merged_schema
 from penstock.io.staging.blocks import RecordBlock
 
+ROWS = b"\xff"
+"""The first byte of a staged record with rows in Arrow, which no version of an encoded event is."""
+
 
 def events_of(block: RecordBlock) -> Iterator[ChangeEvent]:
     """Yield the events of a block."""

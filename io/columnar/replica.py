@@ -21,6 +21,7 @@ from penstock.event.schema_changes import (
     plan_schema_change,
 )
 from penstock.event.schema_policies import Abilities, ChangePolicies, Entries, check_policies, policies_of
+from penstock.io.columnar.block_events import ROWS
 from penstock.io.columnar.table_rows import PREFIX, Mode
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
 from penstock.io.staging.batch import StagedBatch, StagedEvents
@@ -33,9 +34,6 @@ COMMITS_AT_ONCE = 8
 """Tables that are committed at the same time. More would wait for Python: a commit to a disk costs some 20 ms of CPU
 time. One to an object store or a REST catalogue mostly waits."""
 
-
-ROWS = b"\xff"
-"""The first byte of a staged record with rows in Arrow, which no version of an encoded event is."""
 
 LOG_CANNOT_MOVE = "Older changes stay in a log under the names that they had."
 """Why a log renames and drops no columns."""

@@ -18,8 +18,7 @@ from penstock.batches import ElementBatch
 from penstock.event.change_rows import change_rows, check_images
 from penstock.event.coder import decode_event
 from penstock.event.model import ChangeEvent, Column, Source, TableSchema
-from penstock.io.columnar.block_events import schema_of
-from penstock.io.columnar.replica import ROWS
+from penstock.io.columnar.block_events import ROWS, schema_of
 from penstock.io.columnar.whole_rows import WholeRows, rows_of_events
 from penstock.io.staging.blocks import BucketRun, RecordBlock
 
