@@ -15,6 +15,7 @@ from penstock.event.change_feed import change_feed_schema
 from penstock.io.postgres.arrow_rows import TablesInArrow
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.record import ChangeKind, LogRecord
+from penstock.io.spark.arrow_json import json_of_rows
 from penstock.io.spark.json_rows import json_schema
 from penstock.io.staging.row_refused import RowRefusedError
 from penstock.spark.postgres import _MIN_ROWS, _RowsOfTable
@@ -96,3 +97,14 @@ def test_an_old_row_with_its_key_only_takes_the_way_of_events() -> None:
         for n in range(_MIN_ROWS)
     ]
     assert group(updates).change_rows() is None
+
+
+def test_keys_of_deletions_and_texts_with_quotes_have_the_json_of_events() -> None:
+    rest = [None] * (len(COLUMNS) - 2)
+    for kind, new, old in (("DELETE", None, ("1", None, *rest)), ("INSERT", ("1", 'a"b\n', *rest), None)):
+        record = LogRecord(ChangeKind(kind), 0, TRANSACTION, 1, 1, False, table("d"), new, old, False)
+        many, of = without_lists([record] * _MIN_ROWS, record.table)
+        made = group(many).change_rows()
+        assert made is not None
+        assert json_of_rows(made) is not None, "the rows were made of events"
+        assert feed(group(many), of, "events") == feed(list(group(many)), of, "events")
