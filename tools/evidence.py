@@ -42,6 +42,7 @@ ABOUT = {
     "kills": ("runner", "tests/integration/runner/test_kills.py"),
     "memory-*": ("runner", "tests/integration/runner/test_large_data.py"),
     "object-store-*": ("src/penstock/object_stores", "runner/store", "tests/integration/object_stores"),
+    "parked-tables": (*SINK, "io/columnar", "io/delta", "tests/integration/sinks"),
     "postgres-*": (*READER, "io/postgres", "tests/integration/postgres"),
     "protocol-simulation-*": ("runner/protocol", "runner/store", "tests/simulation/protocol"),
     "sink-kills-*": (*SINK, "io/{}", "tests/integration/sinks", "tests/support/sinks"),
