@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from apache_beam import coders
 from apache_beam.metrics import monitoring_infos
+from apache_beam.metrics.cells import BoundedTrieData
 from apache_beam.metrics.execution import MetricResult
 from apache_beam.metrics.metric import MetricResults
 from apache_beam.portability.api import metrics_pb2
@@ -32,7 +33,7 @@ _MERGE_AT = 10_000
 
 
 def merged(infos: Iterable[_Info]) -> list[_Info]:
-    """Merge infos with the same key: add sums and distributions, keep the latest gauge, unite sets."""
+    """Merge infos with the same key: add sums and distributions, keep the latest gauge, unite sets and tries."""
     by_key: dict[Any, _Info] = {}
     for info in infos:
         key = monitoring_infos.to_key(info)
@@ -145,9 +146,15 @@ def _union(a: bytes, b: bytes) -> bytes:
     return bytes(coder.encode(sorted({*coder.decode(a), *coder.decode(b)})))
 
 
+def _joined_tries(a: bytes, b: bytes) -> bytes:
+    first, second = (BoundedTrieData.from_proto(metrics_pb2.BoundedTrie.FromString(each)) for each in (a, b))
+    return bytes(first.combine(second).to_proto().SerializeToString(deterministic=True))
+
+
 _COMBINERS: dict[str, Callable[[bytes, bytes], bytes]] = {
     monitoring_infos.SUM_INT64_TYPE: monitoring_infos.sum_payload_combiner,
     monitoring_infos.DISTRIBUTION_INT64_TYPE: monitoring_infos.distribution_payload_combiner,
     monitoring_infos.LATEST_INT64_TYPE: _later_gauge,
     monitoring_infos.STRING_SET_TYPE: _union,
+    monitoring_infos.BOUNDED_TRIE_TYPE: _joined_tries,
 }

@@ -184,9 +184,9 @@ class ReadFromBigtableChangeStream(BigtableStreamOptions, ReadFromChangeStream):
             end=stream.end,
             selection=Selection(
                 _names("families", self.families),
-                _columns(self.columns),
+                _columns("columns", self.columns),
                 _names("ignored_families", self.ignored_families),
-                _columns(self.ignored_columns),
+                _columns("ignored_columns", self.ignored_columns),
                 self.garbage_collection,
                 _names("source_clusters", self.source_clusters),
             ),
@@ -217,8 +217,8 @@ def _names(name: str, values: Iterable[str]) -> frozenset[str]:
     return frozenset(values)
 
 
-def _columns(values: Iterable[str | Column]) -> frozenset[Column]:
-    return frozenset([_column(value) for value in _names("columns", values)])  # type: ignore[arg-type]
+def _columns(name: str, values: Iterable[str | Column]) -> frozenset[Column]:
+    return frozenset([_column(value) for value in _names(name, values)])  # type: ignore[arg-type]
 
 
 def _column(value: str | Column) -> Column:

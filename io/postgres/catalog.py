@@ -46,13 +46,15 @@ left join key on true
 A table with several unique indexes has the first one by name, as in Debezium.
 """
 
-# The server gives ids from 16384 on to objects that are not part of PostgreSQL itself.
-TYPES = """
+FIRST_OID_OF_USERS = 16384
+"""The server gives ids from this one on to objects that are not part of PostgreSQL itself."""
+
+TYPES = f"""
 select type.oid::int8, namespace.nspname, type.typname, type.typtype::text,
        case when type.typcategory = 'A' then type.typelem::int8 else 0 end, type.typbasetype::int8, type.typtypmod,
        array(select enumlabel::text from pg_enum where enumtypid = type.oid order by enumsortorder)
 from pg_type type join pg_namespace namespace on namespace.oid = type.typnamespace
-where type.oid >= 16384
+where type.oid >= {FIRST_OID_OF_USERS}
 """
 """The types that users and extensions defined, as the fields of `CatalogType`."""
 

@@ -18,7 +18,7 @@ from psycopg import pq, sql
 from typing_extensions import Self
 
 from penstock.io.postgres import messages as log
-from penstock.io.postgres.catalog import RELATION, TYPES, describe
+from penstock.io.postgres.catalog import FIRST_OID_OF_USERS, RELATION, TYPES, describe
 from penstock.io.postgres.column_types import CatalogType, TypeCatalog
 from penstock.io.postgres.errors import classify_error, skipped_publication
 from penstock.io.postgres.record import Table, format_lsn, parse_lsn
@@ -193,8 +193,10 @@ class Client:
 
     def describe_table(self, relation: log.Relation, types: dict[int, log.Type]) -> Table:
         """Return a table of the log with its column types and its primary key, which the catalogue knows."""
-        # The log names types that are not built in. One that is missing was created after the list was read.
-        if self._types is None or any(oid not in self._types for oid in types):
+        # Types that are not built in are named by the log; a snapshot has their numbers only. One that is missing was
+        # created after the list was read.
+        own = {column.type_oid for column in relation.columns if column.type_oid >= FIRST_OID_OF_USERS}
+        if self._types is None or any(oid not in self._types for oid in own | types.keys()):
             self._types = {oid: CatalogType(oid, *rest) for oid, *rest in self.rows(TYPES)}
         return describe(relation, self.rows(RELATION, (relation.oid,)), self._types)
 

@@ -96,4 +96,9 @@ def _lock(path: Path, flags: int) -> int | None:
     except BlockingIOError:
         os.close(descriptor)
         return None
+    # Between the two calls a driver that took the folder for abandoned may have locked the file, deleted it with the
+    # folder and gone: the lock of a file without a name keeps nobody away.
+    if os.fstat(descriptor).st_nlink == 0:
+        os.close(descriptor)
+        return None
     return descriptor

@@ -9,6 +9,7 @@ A mark that says until when the target is complete is a row with cells of that f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -109,7 +110,7 @@ def _not_below(family: str, qualifier: bytes, value: bytes) -> Any:
     return _RowFilter(
         chain={
             "filters": [
-                {"family_name_regex_filter": family},
+                {"family_name_regex_filter": re.escape(family)},
                 {"column_qualifier_regex_filter": qualifier},
                 # The newest cell only: older versions remain until garbage collection.
                 {"cells_per_column_limit_filter": 1},

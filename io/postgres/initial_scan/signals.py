@@ -1,7 +1,7 @@
 """Signals while an initial snapshot is read: the part of the scan that has the log polls the channels.
 
 A signal changes the progress of the snapshots, which is a part of the log's position. Its effect on the ranges is
-decided between two bundles, when all parts are joined; see `ScanFrontier.followed_signals`. Signals that the log itself
+decided between two bundles, when all parts are joined; see `ScanFrontier.followed`. Signals that the log itself
 has come after the rows.
 """
 

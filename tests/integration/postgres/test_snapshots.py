@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from penstock.event import Kind
 from penstock.io.change_streams.incremental.engine import ChunkRequest
 from penstock.io.change_streams.incremental.notifications import NotificationRecord
 from penstock.io.postgres.coder import LogRecordCoder
@@ -153,6 +154,21 @@ def test_what_the_server_logs_while_a_chunk_is_read_is_on_disk_afterwards(filled
     assert parse_lsn(flushed) >= chunk.position
     # The default since version 18: pages have checksums.
     assert filled.server.version < 18 or chunk.position > parse_lsn(before)
+
+
+def test_rows_have_a_type_that_was_created_since_the_reader_began(filled):
+    reader = filled.source().row_reader()
+    try:
+        reader.read(ChunkRequest(1, "public.t", "", (), 100))
+        filled.execute(
+            "create type mood as enum ('sad', 'ok')", "alter table t add m mood default 'ok', add ms mood[]"
+        )
+        table = reader.read(ChunkRequest(2, "public.t", "", (), 100)).rows[0].value.table
+    finally:
+        reader.close()
+    types = {column.name: column.type for column in table.columns}
+    assert (types["m"].kind, types["ms"].kind) == (Kind.ENUM, Kind.ARRAY)
+    assert types["ms"].element.kind is Kind.ENUM
 
 
 def test_rows_that_change_while_chunks_are_read_come_in_order_with_their_changes(filled):

@@ -36,6 +36,7 @@ NAMES: dict[str, Any] = {"project": "p", "instance": "i", "table": "t"}
         ({"row_range": (b"b", b"a")}, "must end after its start"),
         ({"families": "cf"}, r"pass \['cf'\]"),
         ({"columns": ["cf"]}, "has no family"),
+        ({"ignored_columns": "cf:a"}, r"ignored_columns must be a list .* pass \['cf:a'\]"),
         ({"heartbeat_seconds": 0.01}, "heartbeat_seconds=0.01 is out of range"),
         ({"max_concurrent_partitions": 0}, "max_concurrent_partitions=0 is out of range"),
         ({"merge_wait_seconds": 0}, "merge_wait_seconds=0 is out of range"),

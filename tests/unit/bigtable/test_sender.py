@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import grpc
@@ -88,3 +89,10 @@ def test_a_refusal_says_that_other_changes_may_be_written(monkeypatch: pytest.Mo
     with pytest.raises(RefusalError) as refused:
         deliver([change(1, b"a"), change(2, BAD)], monkeypatch, skip_refused=False)
     assert "may be written already" in refused.value.batch
+
+
+def test_a_dot_in_the_family_of_versions_fits_no_other_character() -> None:
+    request = sink_values.row_request("t", "", "pen.stock", [change(1, b"1")])
+    (family, *_) = request.predicate_filter.chain.filters
+    assert re.fullmatch(family.family_name_regex_filter, "pen.stock")
+    assert not re.fullmatch(family.family_name_regex_filter, "penXstock")

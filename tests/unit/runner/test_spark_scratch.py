@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from penstock.runner.spark.scratch import make_private_folder, remove_abandoned
 
@@ -58,3 +61,23 @@ def test_nothing_but_private_folders_is_removed(tmp_path: Path) -> None:
     (tmp_path / "penstock-spark-link").symlink_to(tmp_path / "other")
     assert remove_abandoned(tmp_path, now=1e12) == []
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, removed = fcntl.flock, []
+
+    def lock_after_another_driver(descriptor: int, how: int) -> None:
+        # The other driver locks the file of the new folder first.
+        if not removed:
+            removed.append(None)
+            removed[:] = remove_abandoned(tmp_path)
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_after_another_driver)
+    folder = make_private_folder(tmp_path)
+    assert len(removed) == 1
+    assert folder.path.is_dir()
+    assert folder.path not in removed
+    folder.remove()
