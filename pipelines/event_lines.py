@@ -43,9 +43,11 @@ from penstock.transforms import (
 )
 from penstock.transforms.dead_letters import DeadLetter
 from penstock.transforms.element_transform import ElementTransform, Whole
+from penstock.transforms.formats import debezium_log, debezium_mods
 from penstock.transforms.formats.capture import MODES, check_capture
 from penstock.transforms.formats.debezium import DebeziumFormat
-from penstock.transforms.formats.debezium_log import LogRecordFormat, table_of_record
+from penstock.transforms.formats.debezium_log import LogRecordFormat
+from penstock.transforms.formats.debezium_mods import ModRecordFormat
 from penstock.transforms.formats.formatted import Format
 from penstock.transforms.formats.lines import Line, RecordLines, line_runs
 
@@ -80,9 +82,7 @@ class ToEvents:
             check = partial(_choices_of, options, tables, stream, needs_keys)
         self._convert = _CheckedConversion(
             check,
-            server=f"{stream.project}/{stream.instance}" if hasattr(stream, "project") else "",
-            database=getattr(stream, "database", ""),
-            stream=getattr(stream, "change_stream", getattr(stream, "publication", "")),
+            **names_of_stream(stream),
             table=getattr(stream, "table", ""),
             whole=None if self._steps or options.replay or options.preview else whole,
         )
@@ -129,6 +129,15 @@ class ToEvents:
         """Return the transform of the failures of a step to dead letters."""
         attempt = 1 if self._replay is None else self._replay.attempt
         return DeadLetters(with_text=True, step=name, attempt=attempt)
+
+
+def names_of_stream(stream: Any) -> dict[str, str]:
+    """Return the names in the source of events that records do not have; see `ToChangeEvents`."""
+    return {
+        "server": f"{stream.project}/{stream.instance}" if hasattr(stream, "project") else "",
+        "database": getattr(stream, "database", ""),
+        "stream": getattr(stream, "change_stream", getattr(stream, "publication", "")),
+    }
 
 
 class _CheckedConversion(ToChangeEvents):
@@ -343,12 +352,14 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         asks = asks or options.transaction_metadata
         if asks or self._to_events.has_steps or not isinstance(format, DebeziumFormat):
             return None
-        if self._system != "postgres":
-            return None
-        stream = self._stream
-        keyed = self._shards > 1
-        direct = LogRecordFormat(format, database=stream.database, stream=stream.publication, keyed=keyed)
-        return RecordLines(direct, options.lines, table=table_of_record)
+        stream, keyed = self._stream, self._shards > 1
+        if self._system == "postgres":
+            log = LogRecordFormat(format, database=stream.database, stream=stream.publication, keyed=keyed)
+            return RecordLines(log, options.lines, table=debezium_log.table_of_record)
+        if self._system == "spanner":
+            mods = ModRecordFormat(format, **names_of_stream(stream), keyed=keyed)
+            return RecordLines(mods, options.lines, table=debezium_mods.table_of_record)
+        return None
 
     def _to_lines(self, lines: RecordLines) -> ElementTransform:
         return ElementTransform(lines, Line, whole=None if self._options.preview else lines.runs)

@@ -48,6 +48,16 @@ class EventConverter:
         Raises:
             ValueError: a value does not have the form of its type; the message names table and column, not the value.
         """
+        table = self._table_of(record)
+        op = OPS[record.mod_type]
+        return table.rows(record) if op is Op.READ else table.events(record, op, transaction_of(record))
+
+    def source_and_schema(self, record: DataChangeRecord) -> tuple[Source, TableSchema]:
+        """Return the source and the schema of the events of a record."""
+        table = self._table_of(record)
+        return table.source, table.schema
+
+    def _table_of(self, record: DataChangeRecord) -> _Table:
         name, capture, columns, table = self._last
         # Neighbours often share one tuple of columns, and its hash costs a fifth of a conversion.
         if (
@@ -56,17 +66,8 @@ class EventConverter:
             or record.value_capture_type != capture
         ):
             table = self._find_table(record)
-        transaction = Transaction(
-            record.server_transaction_id,
-            record.number_of_records_in_transaction,
-            record.number_of_partitions_in_transaction,
-            record.is_last_record_in_transaction_in_partition,
-            record.transaction_tag,
-            "",
-            record.is_system_transaction,
-        )
-        op = OPS[record.mod_type]
-        return table.rows(record) if op is Op.READ else table.events(record, op, transaction)
+        known: _Table = table
+        return known
 
     def _find_table(self, record: DataChangeRecord) -> _Table:
         about = (record.table_name, record.value_capture_type, record.column_types)
@@ -134,13 +135,8 @@ class _Table:
         return {name: image[name] for name in names if name in image}
 
     def rows(self, record: DataChangeRecord) -> list[ChangeEvent]:
-        """Return the READ events of a record of a snapshot.
-
-        A row belongs to no transaction. Its version is the time of the snapshot and its table. It does not depend on
-        the record that the row came in, so the id of the event is the same when the row is read again. It sorts before
-        the changes of the same time.
-        """
-        version = Version(record.commit_timestamp, "", record.table_name)
+        """Return the READ events of a record of a snapshot. A row belongs to no transaction."""
+        version = version_of_scan(record)
         return [
             msgspec.structs.replace(event, transaction=None, version=version)
             for event in self.events(record, Op.READ, _NO_TRANSACTION)
@@ -148,6 +144,28 @@ class _Table:
 
 
 _NO_TRANSACTION = Transaction("")
+
+
+def transaction_of(record: DataChangeRecord) -> Transaction:
+    """Return the transaction of the events of a record."""
+    return Transaction(
+        record.server_transaction_id,
+        record.number_of_records_in_transaction,
+        record.number_of_partitions_in_transaction,
+        record.is_last_record_in_transaction_in_partition,
+        record.transaction_tag,
+        "",
+        record.is_system_transaction,
+    )
+
+
+def version_of_scan(record: DataChangeRecord) -> Version:
+    """Return the version of the rows of a snapshot: its time and its table.
+
+    It does not depend on the record that a row came in, so the id of the event is the same when the row is read again.
+    It sorts before the changes of the same time.
+    """
+    return Version(record.commit_timestamp, "", record.table_name)
 
 
 @lru_cache(maxsize=4096)

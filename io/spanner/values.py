@@ -81,10 +81,10 @@ class RowDecoder:
     def __init__(self, table: str, schema: TableSchema) -> None:
         self._table = table
         self._types = {column.name: column.type for column in schema}
-        wire = {name: _wire_type(type_) for name, type_ in self._types.items()}
+        wire = {name: wire_type(type_) for name, type_ in self._types.items()}
         row = TypedDict("row", wire, total=False)  # type: ignore[misc]
         self._decode: Callable[[str], Any] = msgspec.json.Decoder(row, strict=False).decode
-        rest = {name: _rest_of_conversion(type_) for name, type_ in self._types.items()}
+        rest = {name: rest_of_conversion(type_) for name, type_ in self._types.items()}
         self._rest = [(name, convert) for name, convert in rest.items() if convert is not None]
 
     def __call__(self, text: str) -> Image:
@@ -140,10 +140,10 @@ def python_value(type_: ColumnType, value: Any) -> Any:
 _UNKNOWN = ColumnType(Kind.OTHER, "column that the record does not describe")
 
 
-def _wire_type(type_: ColumnType) -> Any:
+def wire_type(type_: ColumnType) -> Any:
     """Return the type that msgspec decodes a column to: its final type where msgspec has it, else the JSON value."""
     if type_.kind is Kind.ARRAY and type_.element and type_.element.kind in _DECODED_BY_MSGSPEC:
-        return list[_wire_type(type_.element)] | None  # type: ignore[misc]
+        return list[wire_type(type_.element)] | None  # type: ignore[misc]
     if type_.kind is Kind.DATE:
         return date | None
     return _DECODED_BY_MSGSPEC.get(type_.kind, Any)
@@ -160,7 +160,7 @@ _DECODED_BY_MSGSPEC: dict[Kind, Any] = {
 # Not BYTES: lax msgspec takes the base64 text "null", which is a value of three bytes, for NULL.
 
 
-def _rest_of_conversion(type_: ColumnType) -> Callable[[Any], Any] | None:
+def rest_of_conversion(type_: ColumnType) -> Callable[[Any], Any] | None:
     """Return what turns the value that msgspec decoded, if it is not None, into the final one."""
     if type_.kind is Kind.DATE:
         return lambda value: value.toordinal() - _EPOCH_DAY
