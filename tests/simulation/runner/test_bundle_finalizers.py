@@ -11,6 +11,7 @@ import pytest
 from tests.integration.runner.sources import CountFn
 from tests.simulation.stream import run_stream
 
+processed: list[int] = []
 finalized: list[int] = []
 
 
@@ -18,6 +19,7 @@ class FinalizingFn(beam.DoFn):
     """Registers a finalizer for each number."""
 
     def process(self, pair: Any, finalizer: Any = beam.DoFn.BundleFinalizerParam) -> Iterator[Any]:
+        processed.append(pair[1])
         finalizer.register(lambda: finalized.append(pair[1]))
         yield pair
 
@@ -33,6 +35,7 @@ def _numbers(end: int, defer_every: int = 0) -> Any:
 
 @pytest.fixture(autouse=True)
 def _nothing_finalized() -> None:
+    processed.clear()
     finalized.clear()
 
 
@@ -43,5 +46,6 @@ def test_finalizers_of_the_last_epoch_run_before_the_pipeline_is_done() -> None:
 
 def test_finalizers_of_the_last_epoch_run_before_the_pipeline_is_stopped() -> None:
     run_stream(_numbers(end=10**9, defer_every=10), stop=lambda record: record.epochs == 3)
-    # The first epoch fires the Impulse, the other two read ten numbers each.
-    assert sorted(finalized) == list(range(20))
+    # The first epoch fires the Impulse, the other two read ten numbers each, or fewer on a busy machine.
+    assert len(processed) > 1
+    assert finalized == processed
