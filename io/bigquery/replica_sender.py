@@ -6,14 +6,14 @@ the highest number of each key. So a batch that comes again changes nothing, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial, reduce
 from typing import Any
 
 from penstock.event.keys import changed_key
-from penstock.event.model import NO_COLUMNS, ChangeEvent, Image, Op, Source, TableSchema, Version
+from penstock.event.model import NO_COLUMNS, ChangeEvent, Image, Op, TableSchema
 from penstock.event.replica import NotReplicableError
-from penstock.event.schema_changes import SchemaChangedError, merged_schema, warn_once
+from penstock.event.schema_changes import merged_schema
 from penstock.event.schema_policies import ChangePolicies, policies_of
 from penstock.io.bigquery.columns import COMMITTED_AT, Convert, Field, bad_key, bad_name, converter
 from penstock.io.bigquery.errors import BigQueryTargetError, RowsRefusedError
@@ -38,6 +38,7 @@ from penstock.io.staging.delivery import (
     Sent,
 )
 from penstock.io.staging.table_sources import TableSources
+from penstock.io.staging.unfit_schemas import Schemas, make_fit, schemas_of
 
 
 class ReplicaSender:
@@ -64,14 +65,10 @@ class ReplicaSender:
         """Send the changes; see `Sender.send`. A batch that comes again is sent again, and refuses the same rows."""
         refused: dict[int, Refusal] = {}
         # First the tables, then the rows: the layout of a row depends on the columns that the table has.
-        unfit = {
-            (name, schema): reason
-            for name, (source, schemas) in self._schemas(events).items()
-            for schema, reason in self._prepare(name, source, schemas).items()
-        }
+        unfit = self._prepare(events)
         rows: dict[str, list[EncodedRow]] = {}
         for index, event in enumerate(events):
-            if reason := unfit.get((self._target.table_of(event.source), event.schema)) if unfit else None:
+            if reason := unfit.get((self._table_of(event), event.schema)) if unfit else None:
                 self._refuse(refused, index, reason)
                 continue
             try:
@@ -80,7 +77,7 @@ class ReplicaSender:
                 self._refuse(refused, index, str(error))
                 continue
             if contents:
-                name = self._target.table_of(event.source)
+                name = self._table_of(event)
                 rows.setdefault(name, []).extend(EncodedRow(index, content) for content in contents)
         for name, of_table in rows.items():
             self._append(name, of_table, refused)
@@ -90,47 +87,31 @@ class ReplicaSender:
         self._api.close()
         self._warehouse.close()
 
-    def _schemas(self, events: Iterable[ChangeEvent]) -> dict[str, tuple[Source, dict[TableSchema, Version]]]:
-        """Return the source and the schemas of each table, in the order of the events, with their lowest versions."""
-        schemas: dict[str, tuple[Source, dict[TableSchema, Version]]] = {}
-        for event in events:
-            # Events without a key are refused later, and need no table.
-            if event.key and event.source.system != "bigtable":
-                name = self._target.table_of(event.source)
-                self._sources.check(name, event.source)
-                of_table = schemas.setdefault(name, (event.source, {}))[1]
-                if event.version < of_table.setdefault(event.schema, event.version):
-                    of_table[event.schema] = event.version
-        return schemas
-
-    def _prepare(
-        self, name: str, source: Source, schemas: Mapping[TableSchema, Version]
-    ) -> dict[TableSchema, str]:
-        """Create or alter a table for rows of these schemas; return those that it cannot have, with the reason.
+    def _prepare(self, events: Iterable[ChangeEvent]) -> dict[tuple[str, TableSchema], str]:
+        """Create or alter the tables for a batch; return the schemas that a table cannot have, with the reason.
 
         Raises the first such reason, unless the policy is *try_evolve*.
         """
-        policies = policies_of(self._target.schema_changes, source.schema, source.table)
-        try:
-            # Events of one batch may have several schemas, and the table needs the columns of all.
-            self._fit(name, reduce(merged_schema, schemas, NO_COLUMNS), policies)
-            return {}
-        except (SchemaChangedError, BigQueryTargetError) as error:
-            if not policies.refuses_rows:
-                raise
-            reason = str(error)
-        warn_once(
-            f"rows of {source.qualified_table} are refused, because {name} cannot follow its columns: {reason}"
-        )
-        if len(schemas) == 1:
-            return dict.fromkeys(schemas, reason)
-        # The oldest first: the rows of one of them may be written.
-        refused: dict[TableSchema, str] = {}
-        for schema, version in sorted(schemas.items(), key=lambda each: each[1]):
-            refused |= self._prepare(name, source, {schema: version})
-        return refused
+        unfit: dict[tuple[str, TableSchema], str] = {}
+        for name, (source, schemas) in schemas_of(self._rows(events), self._table_of).items():
+            policies = policies_of(self._target.schema_changes, source.schema, source.table)
+            fit = partial(self._fit, name, policies)
+            reasons = make_fit(name, source, schemas, policies, fit, (BigQueryTargetError,))
+            unfit |= {(name, schema): reason for schema, reason in reasons.items()}
+        return unfit
 
-    def _fit(self, name: str, schema: TableSchema, policies: ChangePolicies) -> None:
+    def _rows(self, events: Iterable[ChangeEvent]) -> Iterator[ChangeEvent]:
+        """Yield the events of rows with a key. The others are refused later, and need no table."""
+        for event in events:
+            if event.key and event.source.system != "bigtable":
+                self._sources.check(self._table_of(event), event.source)
+                yield event
+
+    def _table_of(self, event: ChangeEvent) -> str:
+        return self._target.table_of(event.source)
+
+    def _fit(self, name: str, policies: ChangePolicies, schemas: Schemas) -> None:
+        schema = reduce(merged_schema, schemas, NO_COLUMNS)
         # A column that an earlier batch brought stays: its rows still have it.
         known = self._tables.get(name)
         merged = merged_schema(NO_COLUMNS if known is None else known.schema, schema)
@@ -144,7 +125,7 @@ class ReplicaSender:
         """Return the rows that an event means; see `ReplicaTable.changes`."""
         if not changes_row(event):
             return []
-        table = self._tables[self._target.table_of(event.source)]
+        table = self._tables[self._table_of(event)]
         return [table.layout.encode(row) for row in table.changes(event)]
 
     def _append(self, name: str, rows: Sequence[EncodedRow], refused: dict[int, Refusal]) -> None:

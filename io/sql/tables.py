@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 
 import psycopg
 
 from penstock.event.column_numbers import Numbers, adapted_by_number, follows_numbers
-from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
+from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema
 from penstock.event.replica import encode_version
-from penstock.event.schema_changes import Adaptation, SchemaChangedError, merged_schema, one_schema, warn_once
+from penstock.event.schema_changes import Adaptation, merged_schema, one_schema
 from penstock.event.schema_policies import ChangePolicies, policies_of
 from penstock.io.sql.catalog import Catalog
 from penstock.io.sql.errors import SqlTargetError, classify_error
@@ -19,6 +19,7 @@ from penstock.io.sql.statements import TableName, TargetTable, stored_type
 from penstock.io.sql.target import SqlTarget
 from penstock.io.sql.values import sql_type
 from penstock.io.staging.table_sources import TableSources
+from penstock.io.staging.unfit_schemas import Schemas, make_fit, schemas_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class TargetTables:
                 self._sources.check(self._target.table_of(event), event.source)
         self._refused = {
             (name, schema): reason
-            for name, (source, schemas) in self._schemas(events).items()
+            for name, (source, schemas) in schemas_of(events, self._target.table_of).items()
             for schema, reason in self._prepare_table(name, source, schemas).items()
         }
 
@@ -114,31 +115,11 @@ class TargetTables:
         """Return a table of the batch."""
         return self._known[name].target
 
-    def _prepare_table(
-        self, name: TableName, source: Source, schemas: Mapping[TableSchema, Version]
-    ) -> dict[TableSchema, str]:
-        """Create and alter a table for rows of these schemas; return those that it cannot have, with the reason.
-
-        Raises the first such reason, unless the policy is *try_evolve*.
-        """
+    def _prepare_table(self, name: TableName, source: Source, schemas: Schemas) -> dict[TableSchema, str]:
         policies = policies_of(self._target.schema_changes, source.schema, source.table)
-        try:
-            self._evolve(name, source, schemas, policies)
-            return {}
-        except (SchemaChangedError, SqlTargetError, psycopg.Error) as error:
-            if not policies.refuses_rows:
-                raise
-            reason = self._lasting(error)
-        warn_once(
-            f"rows of {source.qualified_table} are refused, because {name} cannot follow its columns: {reason}"
-        )
-        if len(schemas) == 1:
-            return dict.fromkeys(schemas, reason)
-        # The oldest first: the rows of one of them may be written.
-        refused: dict[TableSchema, str] = {}
-        for schema, version in sorted(schemas.items(), key=lambda each: each[1]):
-            refused |= self._prepare_table(name, source, {schema: version})
-        return refused
+        fit = partial(self._evolve, name, source, policies)
+        errors = (SqlTargetError, psycopg.Error)
+        return make_fit(str(name), source, schemas, policies, fit, errors, self._lasting)
 
     def _lasting(self, error: Exception) -> str:
         """Return the text of an error; raise it if it may pass."""
@@ -149,13 +130,7 @@ class TargetTables:
             return str(classified)
         return str(error)
 
-    def _evolve(
-        self,
-        name: TableName,
-        source: Source,
-        schemas: Mapping[TableSchema, Version],
-        policies: ChangePolicies,
-    ) -> None:
+    def _evolve(self, name: TableName, source: Source, policies: ChangePolicies, schemas: Schemas) -> None:
         known = self._known.get(name, _UNKNOWN_TABLE)
         if follows_numbers(policies):
             known = self._follow(name, source, schemas, known, policies)
@@ -166,11 +141,11 @@ class TargetTables:
         self,
         name: TableName,
         source: Source,
-        schemas: Mapping[TableSchema, Version],
+        schemas: Schemas,
         known: _KnownTable,
         policies: ChangePolicies,
     ) -> _KnownTable:
-        """Rename and drop columns of a table; return what is known of it then. `schemas` with their lowest versions."""
+        """Rename and drop columns of a table; return what is known of it then."""
         versions = [(encode_version(version), schema) for schema, version in schemas.items()]
         moves = self._catalog.follow(name, source, versions, policies)
         # Schemas of earlier batches too: more of them may wait.
@@ -199,19 +174,6 @@ class TargetTables:
                 return known
         target = self._catalog.replica(name, joined, policies)
         return replace(known, joined=joined, target=target, adaptations=adaptations)
-
-    def _schemas(
-        self, events: Sequence[ChangeEvent]
-    ) -> dict[TableName, tuple[Source, dict[TableSchema, Version]]]:
-        """Return the source and the schemas of each table, in the order of the events, with their lowest versions."""
-        schemas: dict[TableName, tuple[Source, dict[TableSchema, Version]]] = {}
-        for event in events:
-            # Tables without a key, and events of no table, are refused or left out later.
-            if event.schema.key_columns and event.source.system != "bigtable":
-                of_table = schemas.setdefault(self._target.table_of(event), (event.source, {}))[1]
-                if event.version < of_table.setdefault(event.schema, event.version):
-                    of_table[event.schema] = event.version
-        return schemas
 
     def _adapted(self, event: ChangeEvent) -> ChangeEvent:
         """Return an event as its table takes it."""

@@ -128,13 +128,7 @@ def _debezium_value(kind: str, value: Any) -> Any:
             return Decimal(unscaled).scaleb(-9).normalize()
         case "DATE":
             return date(1970, 1, 1) + timedelta(days=value)
-        case "TIMESTAMP":
-            return _time(value)
-        case "BYTES":
-            return b64decode(value)
-        case "JSON":
-            return json.loads(value)
-    return value
+    return _value_of_text(kind, value)
 
 
 # YDB changefeeds.

@@ -22,6 +22,7 @@ from penstock.runner import RemoteJob
 from penstock.timestamps import EPOCH
 from penstock_emulators.oracle.kill import python
 from tests.integration.verify.jobs import job_file, running
+from tests.support.catalogs import catalog_in
 from tests.support.waiting import wait_until
 
 NAMES = ("my-project", "main", "shop")
@@ -39,11 +40,7 @@ class RewoundJob:
     def __init__(self, folder: Path, sink: str, spanner: Any, **parameters: Any) -> None:
         self._folder, self._sink, self._spanner = folder, sink, spanner
         names = dict(zip(("project", "instance", "database"), NAMES, strict=True))
-        self._catalog = {
-            "type": "sql",
-            "uri": f"sqlite:///{folder}/catalog.db",
-            "warehouse": f"file://{folder}/warehouse",
-        }
+        self._catalog = catalog_in(folder)
         tables: dict[str, Any] = {"uri": f"{folder}/lake/{{table}}"}
         if sink == "iceberg":
             tables = {"target_table": "shop.{table}", "catalog": "lake", "catalog_properties": self._catalog}

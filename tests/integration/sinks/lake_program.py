@@ -20,6 +20,7 @@ from penstock.io.iceberg import WriteToIceberg
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.runner import PySparkRunner
 from penstock.transforms import ToChangeEvents
+from tests.support.catalogs import catalog_in
 
 ROOT = Path(__file__).resolve().parents[3]
 """Executors of a cluster have another working folder, and a client library installs a package `tests` too."""
@@ -40,10 +41,6 @@ ICEBERG: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def catalog_properties(lake: str) -> dict[str, str]:
-    return {"type": "sql", "uri": f"sqlite:///{lake}/catalog.db", "warehouse": f"file://{lake}/iceberg"}
-
-
 def main(path: str, *options: str) -> int:
     """Run to the end; 0 if the pipeline is drained."""
     given = json.loads(Path(path).read_text())
@@ -54,7 +51,7 @@ def main(path: str, *options: str) -> int:
     for name, more in DELTA.items():
         sink = WriteToDelta(f"{given['lake']}/delta/{name}/{{table}}", **more)
         _ = events | f"Delta {name}" >> sink
-    properties = catalog_properties(given["lake"])
+    properties = catalog_in(given["lake"])
     for name, more in ICEBERG.items():
         sink = WriteToIceberg(f"{name}.{{table}}", catalog_properties=properties, **more)
         _ = events | f"Iceberg {name}" >> sink

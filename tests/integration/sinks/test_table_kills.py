@@ -34,7 +34,8 @@ from tests.integration.sinks.audited_writers import (
     source_rows,
 )
 from tests.integration.sinks.disturbances import ALL, DRIVER, EXECUTOR, JVM, WORKER, Disturbance, Disturbed
-from tests.integration.sinks.lake_program import DELTA, ICEBERG, catalog_properties
+from tests.integration.sinks.lake_program import DELTA, ICEBERG
+from tests.support.catalogs import catalog_in
 from tests.support.table_readers import READERS, Place, read_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=150), pytest.mark.campaign]
@@ -108,7 +109,7 @@ def places_of(lake: Path) -> Iterator[tuple[str, Place]]:
     for mode in DELTA:
         for table in TABLES:
             yield f"delta {mode} {table}", ("delta", str(lake / "delta" / mode / table))
-    catalog = load_catalog("default", **catalog_properties(str(lake)))
+    catalog = load_catalog("default", **catalog_in(lake))
     for mode in ICEBERG:
         for table in TABLES:
             place = catalog.load_table(f"{mode}.{table}").metadata_location
@@ -130,7 +131,7 @@ def unnamed_files(lake: Path) -> Iterator[str]:
 
     Files that a commit removed stay: a wider column writes a table of Delta again.
     """
-    catalog = load_catalog("default", **catalog_properties(str(lake)))
+    catalog = load_catalog("default", **catalog_in(lake))
     for table in TABLES:
         folder = lake / "delta" / "log" / table
         yield from _unnamed(folder, set(_added(folder)))

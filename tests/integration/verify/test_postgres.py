@@ -22,6 +22,7 @@ from penstock.runner import RemoteJob
 from penstock.verify.job import prepared
 from tests.integration.postgres.conftest import Database
 from tests.integration.verify.jobs import found, job_file, running, verify
+from tests.support.catalogs import catalog_in
 from tests.support.waiting import wait_until
 from tests.support.writers import WriterThreads
 
@@ -77,13 +78,9 @@ def job_of(database: Database, folder: Path, sink: str) -> Path:
     target: dict[str, Any] = {
         "postgresql": {"target_dsn": database.dsn, "target_schema": "replica"},
         "delta": {"uri": f"{folder}/lake/{{table}}"},
-        "iceberg": {"target_table": "shop.{table}", "catalog_properties": catalog_of(folder)},
+        "iceberg": {"target_table": "shop.{table}", "catalog_properties": catalog_in(folder)},
     }[sink]
     return job_file(folder, f"postgres-to-{sink}", **source, **target)
-
-
-def catalog_of(folder: Path) -> dict[str, str]:
-    return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
 
 
 def plant_in_postgres(database: Database, folder: Path) -> None:
@@ -158,11 +155,7 @@ def plant_in_delta(database: Database, folder: Path) -> None:
 
 
 def plant_in_iceberg(database: Database, folder: Path) -> None:
-    catalog = {
-        "type": "sql",
-        "uri": f"sqlite:///{folder}/catalog.db",
-        "warehouse": f"file://{folder}/warehouse",
-    }
+    catalog = catalog_in(folder)
     plant(
         lambda name: load_catalog("default", **catalog).load_table(f"shop.{name}"),
         lambda table: table.scan().to_arrow(),

@@ -22,6 +22,7 @@ from penstock.runner.remote import RemoteJob
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.tables import TableSelection
 from tests.simulation.stream import run_stream
+from tests.support.catalogs import catalog_in
 
 TABLES = ("a", "b", "bad")
 NUMBER, TEXT = ColumnType(Kind.INT64), ColumnType(Kind.STRING)
@@ -94,11 +95,7 @@ class Delta:
 
 class Iceberg:
     def __init__(self, folder: Path) -> None:
-        self._properties = {
-            "type": "sql",
-            "uri": f"sqlite:///{folder}/catalog.db",
-            "warehouse": f"file://{folder}/warehouse",
-        }
+        self._properties = catalog_in(folder)
 
     def write(self, mode: Mode, **options: Any) -> beam.PTransform:
         catalog = {"catalog": "test", "catalog_properties": self._properties}

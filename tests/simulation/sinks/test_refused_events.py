@@ -20,6 +20,7 @@ from penstock.runner.protocol.errors import EpochFailedError
 from penstock.tables import TableSelection
 from penstock.transforms import FilterEvents
 from tests.simulation.stream import run_stream
+from tests.support.catalogs import catalog_in
 from tests.unit.formats.events import event_of, schema_of
 
 ORDERS, VISITS = (
@@ -43,11 +44,7 @@ def history(folder: Path) -> beam.PTransform:
 
 
 def iceberg(folder: Path) -> beam.PTransform:
-    properties = {
-        "type": "sql",
-        "uri": f"sqlite:///{folder}/catalog.db",
-        "warehouse": f"file://{folder}/warehouse",
-    }
+    properties = catalog_in(folder)
     return WriteToIceberg("shop.{table}", catalog="t", catalog_properties=properties, roll_seconds=0)
 
 
@@ -136,11 +133,7 @@ def delta_rows(folder: Path, table: str) -> list[Any]:
 def iceberg_rows(folder: Path, table: str) -> list[Any]:
     from pyiceberg.catalog import load_catalog
 
-    properties = {
-        "type": "sql",
-        "uri": f"sqlite:///{folder}/catalog.db",
-        "warehouse": f"file://{folder}/warehouse",
-    }
+    properties = catalog_in(folder)
     found = load_catalog("t", **properties).load_table(f"shop.{table}").scan().to_arrow().to_pylist()
     return sorted((row["id"], row["x"]) for row in found)
 
@@ -150,11 +143,7 @@ def tables(kind: str, folder: Path, policy: str = "evolve", **selected: Any) -> 
     if kind == "delta":
         sink = WriteToDelta(f"{folder}/lake/{{table}}", roll_seconds=0, schema_changes=policy)
     else:
-        properties = {
-            "type": "sql",
-            "uri": f"sqlite:///{folder}/catalog.db",
-            "warehouse": f"file://{folder}/warehouse",
-        }
+        properties = catalog_in(folder)
         sink = WriteToIceberg(
             "shop.{table}",
             catalog="t",

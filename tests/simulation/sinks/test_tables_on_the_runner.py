@@ -22,6 +22,7 @@ from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.options import StagingOptions
 from penstock.io.staging.publish_epochs import PublishEpochs
 from tests.simulation.stream import run_stream
+from tests.support.catalogs import catalog_in
 from tests.support.key_histories import KeyHistory
 
 
@@ -67,11 +68,7 @@ def delta_rows(uri: str) -> Any:
 def iceberg(folder: Path) -> tuple[beam.PTransform, Callable[[], Any]]:
     from pyiceberg.catalog import load_catalog
 
-    properties = {
-        "type": "sql",
-        "uri": f"sqlite:///{folder}/catalog.db",
-        "warehouse": f"file://{folder}/warehouse",
-    }
+    properties = catalog_in(folder)
     sink = WriteToIceberg("shop.t", catalog="test", catalog_properties=properties, roll_seconds=0)
     return sink, lambda: load_catalog("test", **properties).load_table("shop.t").scan().to_arrow()
 

@@ -14,6 +14,7 @@ from penstock.event import ChangeEvent
 from penstock_emulators.oracle.kill import FileAppears, Moment
 from penstock_emulators.server_process import ServerProcess, free_port
 from tests.conftest import CAMPAIGN
+from tests.support.catalogs import catalog_in
 from tests.support.sinks.faults import feed_faults, log_faults, replica_faults
 from tests.support.sinks.source import Truth
 from tests.support.sinks.target import Options, Refused, TargetUnderTest, apply, carry_calls
@@ -161,11 +162,7 @@ class Iceberg(TargetUnderTest):
         self._place.mkdir()
 
     def options(self) -> Options:
-        return {
-            "type": "sql",
-            "uri": f"sqlite:///{self._place}/catalog.db",
-            "warehouse": f"file://{self._place}/warehouse",
-        }
+        return catalog_in(self._place)
 
     @staticmethod
     def write(events: beam.PCollection[ChangeEvent], *, error_output: bool = True, **options: Any) -> Refused:

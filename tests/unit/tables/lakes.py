@@ -26,6 +26,7 @@ from penstock.io.delta.target import DeltaTarget
 from penstock.io.iceberg import commit, row_delta
 from penstock.io.iceberg.snapshot_files import SnapshotFiles as IcebergFiles
 from penstock.io.iceberg.target import IcebergTarget
+from tests.support.catalogs import catalog_in
 from tests.unit.tables.histories import SCHEMA
 from tests.unit.tables.test_delta import publish
 from tests.unit.tables.test_snapshot_rows import row
@@ -158,11 +159,7 @@ class IcebergLake(Lake):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         folder.mkdir(exist_ok=True)
-        self.properties = {
-            "type": "sql",
-            "uri": f"sqlite:///{folder}/catalog.db",
-            "warehouse": f"file://{folder}/warehouse",
-        }
+        self.properties = catalog_in(folder)
 
     def driver(self, mode: Any = "current", **options: Any) -> Any:
         options = {"tombstone_seconds": 1000, **options}

@@ -23,6 +23,7 @@ from penstock.io.iceberg.target import IcebergTarget
 from penstock.io.staging import TargetUnavailableError
 from penstock.io.staging.publish_epochs import PublishBatches
 from penstock.tables import TableSelection
+from tests.support.catalogs import catalog_in
 from tests.unit.formats.events import event_of, schema_of
 from tests.unit.tables.histories import Writer
 from tests.unit.tables.test_delta import batches
@@ -67,11 +68,7 @@ def delta_lake(folder: Path, mode: Any, marked: bool = True) -> Lake:
 
 
 def iceberg_lake(folder: Path, mode: Any, marked: bool = True) -> Lake:
-    properties = {
-        "type": "sql",
-        "uri": f"sqlite:///{folder}/catalog.db",
-        "warehouse": f"file://{folder}/warehouse",
-    }
+    properties = catalog_in(folder)
     target = IcebergTarget(
         "shop.{table}", "test", mode, "evolve", properties, mark_seconds=60 if marked else None
     )

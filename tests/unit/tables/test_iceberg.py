@@ -25,15 +25,6 @@ from tests.unit.tables.histories import Writer, split
 from tests.unit.tables.test_delta import batches, deletion, epoch, other_types, two_widths
 
 
-@pytest.fixture
-def properties(tmp_path: Path) -> dict[str, str]:
-    return {
-        "type": "sql",
-        "uri": f"sqlite:///{tmp_path}/catalog.db",
-        "warehouse": f"file://{tmp_path}/warehouse",
-    }
-
-
 def target_of(properties: dict[str, str], mode: Any, policy: Any = "evolve") -> IcebergTarget:
     return IcebergTarget("shop.t", "test", mode, policy, properties)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -23,15 +22,6 @@ from tests.unit.tables.test_delta import batches, epoch
 INT = ColumnType(Kind.INT64)
 FOLLOW = ("evolve", "rename=evolve", "drop=evolve")
 SOURCE = Source("postgresql", "srv", "shop", "public", "orders")
-
-
-@pytest.fixture
-def properties(tmp_path: Path) -> dict[str, str]:
-    return {
-        "type": "sql",
-        "uri": f"sqlite:///{tmp_path}/catalog.db",
-        "warehouse": f"file://{tmp_path}/warehouse",
-    }
 
 
 def target_of(properties: dict[str, str], mode: Any = "current", policy: Any = FOLLOW, **options: Any) -> Any:

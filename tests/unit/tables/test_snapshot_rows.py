@@ -20,6 +20,7 @@ from penstock.io.columnar.known_keys import KnownKeys, hashes_of
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.delta.target import DeltaTarget
 from penstock.io.iceberg.target import IcebergTarget
+from tests.support.catalogs import catalog_in
 from tests.unit.tables.histories import SCHEMA, SOURCE
 from tests.unit.tables.test_delta import publish
 
@@ -73,11 +74,7 @@ class Iceberg:
     @property
     def properties(self) -> dict[str, str]:
         folder = self.folder
-        return {
-            "type": "sql",
-            "uri": f"sqlite:///{folder}/catalog.db",
-            "warehouse": f"file://{folder}/warehouse",
-        }
+        return catalog_in(folder)
 
     def driver(self) -> Any:
         return IcebergTarget("shop.t", "test", self.mode, "evolve", self.properties)
