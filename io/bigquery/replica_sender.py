@@ -13,7 +13,7 @@ from typing import Any
 from penstock.event.keys import changed_key
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Image, Op, TableSchema
 from penstock.event.replica import NotReplicableError
-from penstock.event.schema_changes import merged_schema
+from penstock.event.schema_changes import SchemaChangedError, merged_schema
 from penstock.event.schema_policies import ChangePolicies, policies_of
 from penstock.io.bigquery.columns import COMMITTED_AT, Convert, Field, bad_key, bad_name, converter
 from penstock.io.bigquery.errors import BigQueryTargetError, RowsRefusedError
@@ -92,11 +92,12 @@ class ReplicaSender:
 
         Raises the first such reason, unless the policy is *try_evolve*.
         """
+        errors = (SchemaChangedError, BigQueryTargetError)
         unfit: dict[tuple[str, TableSchema], str] = {}
         for name, (source, schemas) in schemas_of(self._rows(events), self._table_of).items():
             policies = policies_of(self._target.schema_changes, source.schema, source.table)
             fit = partial(self._fit, name, policies)
-            reasons = make_fit(name, source, schemas, policies, fit, (BigQueryTargetError,))
+            reasons = make_fit(name, source, schemas, policies, fit, errors)
             unfit |= {(name, schema): reason for schema, reason in reasons.items()}
         return unfit
 

@@ -11,7 +11,7 @@ import psycopg
 from penstock.event.column_numbers import Numbers, adapted_by_number, follows_numbers
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema
 from penstock.event.replica import encode_version
-from penstock.event.schema_changes import Adaptation, merged_schema, one_schema
+from penstock.event.schema_changes import Adaptation, SchemaChangedError, merged_schema, one_schema
 from penstock.event.schema_policies import ChangePolicies, policies_of
 from penstock.io.sql.catalog import Catalog
 from penstock.io.sql.errors import SqlTargetError, classify_error
@@ -118,7 +118,7 @@ class TargetTables:
     def _prepare_table(self, name: TableName, source: Source, schemas: Schemas) -> dict[TableSchema, str]:
         policies = policies_of(self._target.schema_changes, source.schema, source.table)
         fit = partial(self._evolve, name, source, policies)
-        errors = (SqlTargetError, psycopg.Error)
+        errors = (SchemaChangedError, SqlTargetError, psycopg.Error)
         return make_fit(str(name), source, schemas, policies, fit, errors, self._lasting)
 
     def _lasting(self, error: Exception) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from penstock.event.model import ChangeEvent, Source, TableSchema, Version
-from penstock.event.schema_changes import SchemaChangedError, warn_once
+from penstock.event.schema_changes import warn_once
 from penstock.event.schema_policies import ChangePolicies
 
 Table = TypeVar("Table", bound=Hashable)
@@ -46,17 +46,17 @@ def make_fit(
 ) -> dict[TableSchema, str]:
     """Make a table fit the rows of some schemas by `fit`; return those that it cannot have, with the reason.
 
-    `fit` raises SchemaChangedError or one of `errors` if the table cannot have their columns. `reason_of` returns the
-    text of such an error, or raises it if it may pass.
+    `fit` raises one of `errors` if the table cannot have their columns. `reason_of` returns the text of such an error,
+    or raises it if it may pass.
 
     Raises:
-        SchemaChangedError, one of `errors`: the table cannot have the columns, and the policy is not *try_evolve*.
+        one of `errors`: the table cannot have the columns, and the policy is not *try_evolve*.
     """
     try:
         # Rows of one batch may have several schemas, and the table needs the columns of all.
         fit(schemas)
         return {}
-    except (SchemaChangedError, *errors) as error:
+    except errors as error:
         if not policies.refuses_rows:
             raise
         reason = reason_of(error)

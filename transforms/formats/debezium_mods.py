@@ -213,10 +213,11 @@ class _ModTable:
     def _frame(self, record: DataChangeRecord) -> tuple[bytes, bytes, bytes]:
         """Return what stands before the row, between it and the number of the mod, and after that."""
         op = OPS[record.mod_type]
-        transaction = transaction_of(record)
-        version = Version(record.commit_timestamp, transaction.id, record.record_sequence)
         if op is Op.READ:
             transaction, version = None, version_of_scan(record)
+        else:
+            transaction = transaction_of(record)
+            version = Version(record.commit_timestamp, transaction.id, record.record_sequence)
         event = ChangeEvent(
             self._source, op, record.commit_timestamp, None, None, None, version, self._schema, transaction
         )
