@@ -54,7 +54,7 @@ def test_plan_shows_steps_guarantees_and_values_without_secrets(tmp_path: Path) 
     assert "debezium.registry_login: ${env:LOGIN}" in done.output
     assert "conf" not in done.output
     boxes = ElementTree.fromstring(picture.read_text()).iter("{http://www.w3.org/2000/svg}rect")
-    assert len(list(boxes)) == 5
+    assert len(list(boxes)) == 4
     as_json = json.loads(penstock("plan", "spanner-to-files", *VALID, "--json").output)
     assert ["ReadChangeStream/Read", "ToLines"] not in as_json["edges"]
     assert as_json["parameters"]["shards"] == 1
