@@ -13,8 +13,8 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 def beam_watermark(watermark: int | None) -> Timestamp:
     """Return a frontier's watermark for Beam, rounded down to milliseconds; None becomes the end of time.
 
-    Beam's coders cut the timestamps of elements down to milliseconds between stages. A finer watermark would pass
-    an element on its way and make it late.
+    Beam's coders cut the timestamps of elements down to milliseconds between stages of other runners; `PySparkRunner`
+    keeps microseconds. A finer watermark would pass an element on its way and make it late.
     """
     return MAX_TIMESTAMP if watermark is None else Timestamp(micros=watermark // 1_000_000 * 1000)
 

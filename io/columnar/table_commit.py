@@ -1,4 +1,4 @@
-"""`TableCommit`: one commit of one table, whatever its format. Pure."""
+"""`TableCommit`: one commit of one table, in any format. Pure."""
 
 from __future__ import annotations
 

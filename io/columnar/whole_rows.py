@@ -7,7 +7,7 @@ because the columns of the table have changed, `WholeRows` gives them.
 
 | column | content |
 |---|---|
-| the columns of the table | plain values (`penstock.event.plain_types`); of a deletion those of the key |
+| the columns of the table | plain values (`penstock.event.plain_types`); a deletion has values of the key only |
 | `KEY`, `VERSION`, `TIMESTAMP`, `DELETED` | see `penstock.io.columnar.table_rows` |
 | `OP` | the operation of the event |
 """

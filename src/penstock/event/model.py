@@ -213,7 +213,7 @@ NO_COLUMNS = TableSchema(())
 
 
 class SchemaChange(msgspec.Struct, frozen=True, array_like=True):
-    """What a SCHEMA event says besides the columns of now, which are `ChangeEvent.schema`.
+    """A change of the columns of a table, in a SCHEMA event. The new columns are in `ChangeEvent.schema`.
 
     `before`: the columns until then, None if the table was not seen before. Of a column it has name, type and place in
     the key. `shard`: each shard of a sink gets a copy of the event, and this is the number of its shard, from 0 on.

@@ -29,7 +29,7 @@ def job_file(folder: Path, template: str, **parameters: Any) -> Path:
 def running(job: Path) -> Iterator[Program]:
     program = Program(python("penstock.cli.main", "run", str(job)), {}, job.parent)
     try:
-        program.until(lambda: any((job.parent / "checkpoint").glob("**/*")))
+        program.until((job.parent / "checkpoint" / "FORMAT").exists)  # the file by which others open it
         yield program
     finally:
         program.end()
