@@ -18,11 +18,23 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from backlogs import Backlog
 from measure import Cost, heading, machine
-from throughput import SOURCES, Figure, Sink, above_empty, cost_of, line, parquet_sink, pipeline
+from throughput import (
+    FIGURES,
+    SOURCES,
+    Figure,
+    Sink,
+    above_empty,
+    cost_of,
+    line,
+    new_folder,
+    parquet_sink,
+    pipeline,
+)
 
 LEFT_OUT = {"postgres": {"end"}, "spanner": set[str](), "ydb": {"end", "delivery_seconds"}}
 """Parameters of a pipeline that its data source does not have: its backlog ends where `availableNow` does."""
@@ -56,10 +68,10 @@ def data_source(backlog: Backlog, layout: str) -> Cost:
 
 def sink_with(layout: str) -> Sink:
     sink = parquet_sink()
-    return Sink(
-        sink.name,
-        lambda folder: {**sink.settings(folder), "layout": layout},
-        lambda folder: _changes(folder / "output"),
+    return replace(
+        sink,
+        settings=lambda folder: {**sink.settings(folder), "layout": layout},
+        lines=lambda folder: _changes(folder / "output"),
     )
 
 
@@ -88,13 +100,13 @@ def main() -> None:
     # A number that both halves and the transactions divide.
     changes = max(1, round(options.changes / (2 * options.rows))) * 2 * options.rows
     print(f"{machine()}; {changes:,} changes, {options.rounds} rounds\n", flush=True)
-    print(heading("source, layout", "door", "changes/s", "ratio", "changes per CPU s", "ratio"), flush=True)
+    print(heading("source, layout", "door", *FIGURES), flush=True)
     for source in options.only:
         with SOURCES[source](changes, options.rows) as backlog:
             for layout in options.layouts:
                 sink = sink_with(layout)
                 pairs = [
-                    (pipeline(backlog, sink, WORKERS), data_source(backlog, layout))
+                    (pipeline(backlog, sink, WORKERS, new_folder), data_source(backlog, layout))
                     for _ in range(options.rounds)
                 ]
                 beam, spark = (Figure(changes, costs) for costs in zip(*pairs, strict=True))

@@ -334,6 +334,10 @@ def sinks(names: Sequence[str]) -> Iterator[list[Sink]]:
         yield [makers[name]() for name in names]
 
 
+FIGURES = ("changes/s", "ratio", "changes per CPU s", "ratio", DRIVER, JVM, "driver, MB")
+"""The columns of `line` after the names."""
+
+
 def line(figure: Figure, peer: Figure | None, *names: object) -> str:
     """Return the row of one contender."""
     ratios = ["–", "–"]
@@ -360,19 +364,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     print(f"{machine()}; {options.changes:,} changes, {options.rounds} rounds\n", flush=True)
-    columns = (
-        "rows",
-        "sink",
-        "workers",
-        "changes/s",
-        "ratio",
-        "changes per CPU s",
-        "ratio",
-        DRIVER,
-        JVM,
-        "driver, MB",
-    )
-    print(heading("source", *columns), flush=True)
+    print(heading("source", "rows", "sink", "workers", *FIGURES), flush=True)
     peer: dict[int, Figure] = {}
     with sinks(options.sinks) as targets:
         for source in options.only:
