@@ -75,7 +75,10 @@ class SliceReader:
         Raises:
             PositionLostError: it does not.
         """
-        slot = self._ask(lambda client: check_slot(self.stream, client.rows(SLOT, (self.stream.slot,))))
+        self._ask(lambda client: self._check_position(client, start))
+
+    def _check_position(self, client: Client, start: int) -> None:
+        slot = check_slot(self.stream, client.rows(SLOT, (self.stream.slot,)))
         if self._readable(slot).confirmed_lsn > start:
             raise PositionLostError(
                 f"{self.stream}: the slot has moved on to {format_lsn(slot.confirmed_lsn)}, and the query needs the "
@@ -101,9 +104,9 @@ class SliceReader:
             is_selected = table is None or self.selection.has(table.schema, table.name)
             return is_selected and (transaction is None or transaction.commit_timestamp >= start)
 
-        # Before each attempt: a peek at a slot that has moved begins later, without an error.
-        self.check_position(part.start)
         with self._client() as client, self._client() as copying:
+            # Before each attempt: a peek at a slot that has moved begins later, without an error.
+            self._check_position(client, part.start)
             client.take_slot()
             # With their own times, records do not depend on earlier transactions, which a repeated read may not see.
             reader = TransactionReader(

@@ -99,6 +99,29 @@ def test_the_slot_moves_only_with_a_commit_and_a_slot_that_moved_too_far_is_refu
         stream.parts(start, end)
 
 
+def test_a_batch_opens_six_sessions(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.execute("create table t (id int primary key, v int)")
+    database.publish()
+    stream = slices(database, table="public.t")
+    start = stream.first(None)
+    database.execute("insert into t values (1, 1)")
+    opened: list[Any] = []
+    connect = psycopg.connect
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        opened.append(connect(*arguments, **named))
+        return opened[-1]
+
+    monkeypatch.setattr(psycopg, "connect", counted)
+    # As Spark asks: where the batch ends, its parts, the rows, the lag for the progress, and the commit.
+    end = stream.last()
+    assert len(rows(stream, start, end)) == 1
+    stream.last()
+    stream.commit(end)
+    assert len(opened) == 6
+    assert all(session.closed for session in opened)
+
+
 def test_the_columns_of_a_table_are_known_before_its_first_change(database: Any) -> None:
     database.execute("create table t (id int primary key, v int, note text)")
     database.publish()
