@@ -20,6 +20,9 @@ START_ATTEMPTS = 40
 _LATE = "failed to connect back"
 """Spark waits ten seconds for the process of a Python source, and no setting changes that. On a machine with many more
 processes than cores its imports take longer."""
+WHOLE_BACKLOG = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+"""Spark 4.0 and 4.1 run one batch with `availableNow`, and after a crash it is the interrupted one. With this setting
+of Spark, the changes after it are read too. Newer versions read to the end in any case."""
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -59,6 +62,7 @@ def main(format_: str, folder: str, trigger: str, *pairs: str) -> None:
 def save_changes(spark: Any, format_: str, folder: str, trigger: str, options: dict[str, str]) -> None:
     """Run the query until it ends. It continues from the checkpoint in `folder`, if there is one."""
     register(spark)
+    spark.conf.set(WHOLE_BACKLOG, "true")
 
     def save(changes: Any, batch: int) -> None:
         # The folder is named by the batch, so a repeated batch replaces its rows.

@@ -213,6 +213,32 @@ def test_a_killed_query_over_postgres_gives_the_table(spark: Any, tmp_path: Path
     campaign.record("data-source-kills-postgres", **kills.figures(writer))
 
 
+def test_available_now_after_a_crash_reads_also_what_came_after_the_interrupted_batch(
+    spark: Any, tmp_path: Path
+) -> None:
+    with PostgresServer.start(version=max(installed_servers(), default=18)) as server:
+        options = {
+            "dsn": server.dsn(),
+            "publication": "changes",
+            "slot": "penstock",
+            "table": "public.orders",
+        }
+        with psycopg.connect(server.dsn(), autocommit=True) as session:
+            session.execute("create table orders (id int primary key, value int)")
+            session.execute("create publication changes for all tables")
+            session.execute("select pg_create_logical_replication_slot('penstock', 'pgoutput')")
+            for number in range(2):
+                session.execute("insert into orders values (%s, 0)", (number,))
+                save_changes(spark, "penstock-postgres", str(tmp_path), "now", options)
+                # As a query leaves it that is killed before Spark has written that the batch is complete.
+                (commit,) = (tmp_path / "checkpoint" / "commits").glob(f"{number}")
+                commit.unlink()
+                commit.with_name(f".{number}.crc").unlink()
+            session.execute("insert into orders values (2, 0)")
+            save_changes(spark, "penstock-postgres", str(tmp_path), "now", options)
+    assert sorted(row["id"] for row in rows_of(tmp_path / "rows")) == [0, 1, 2]
+
+
 @pytest.mark.campaign
 def test_a_killed_query_over_ydb_gives_the_table(spark: Any, tmp_path: Path, campaign: Any) -> None:
     with YdbEmulator.start() as service:
