@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import accumulate, pairwise
 from typing import Any
 
 import msgspec
@@ -26,12 +27,15 @@ from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.values import rest_of_conversion, wire_type
 from penstock.io.staging.blocks import RecordRun
 from penstock.transforms.formats.debezium import DebeziumFormat
+from penstock.transforms.formats.debezium_envelope import Envelope
 from penstock.transforms.formats.debezium_table import DebeziumTable
 from penstock.transforms.formats.debezium_types import Convert, Mapping
 from penstock.transforms.formats.formatted import FormattedRecord
 
 _LETTERS = {"INSERT": "c", "UPDATE": "u", "READ": "r"}
 """The operations of whole new rows in Debezium's form, by mod_type."""
+_BEFORE_ROW = b'{"before":null,"after":'
+"""How each line begins."""
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
@@ -188,16 +192,9 @@ class _ModTable:
             self._show_values(rows)
         except (TypeError, ValueError, ArithmeticError):
             return False
-        afters = iter(_encode_lines(rows).split(b"\n"))
+        run.records.extend(self._lines(records, rows))
         for record, time_us in zip(records, times_us, strict=True):
-            start, middle, end = self._frame(record)
-            count = len(record.mods)
-            # The rows of a scan are no mods of a record: all have the number 0.
-            numbers = [0] * count if record.mod_type == "READ" else range(count)
-            run.records.extend(
-                [b"%b%b%b%d%b" % (start, next(afters), middle, number, end) for number in numbers]
-            )
-            run.times_us.extend([time_us] * count)
+            run.times_us.extend([time_us] * len(record.mods))
         if run.keys is not None:
             keys = [self._key_row(*[getattr(row, name) for name in self._key]) for row in rows]
             run.keys.extend(_encode_lines(keys).split(b"\n")[:-1])
@@ -210,8 +207,23 @@ class _ModTable:
                 if value is not None:
                     setattr(row, name, show(value))
 
-    def _frame(self, record: DataChangeRecord) -> tuple[bytes, bytes, bytes]:
-        """Return what stands before the row, between it and the number of the mod, and after that."""
+    def _lines(self, records: Sequence[DataChangeRecord], rows: Sequence[Any]) -> Iterator[bytes]:
+        """Yield the lines of records, whose rows these are."""
+        places = list(accumulate((len(record.mods) for record in records), initial=0))
+        firsts = [
+            self._envelope(record, rows[place])
+            for record, place in zip(records, places[:-1], strict=True)
+            if record.mods
+        ]
+        lines = iter(_encode_lines(firsts).splitlines(keepends=True))
+        for record, (start, end) in zip(records, pairwise(places), strict=True):
+            if end - start == 1:
+                yield next(lines)
+            elif end > start:
+                yield from _lines_of_rows(next(lines), rows[start:end], is_scan=record.mod_type == "READ")
+
+    def _envelope(self, record: DataChangeRecord, row: Any) -> Envelope:
+        """Return the value of a record's first row."""
         op = OPS[record.mod_type]
         if op is Op.READ:
             transaction, version = None, version_of_scan(record)
@@ -221,11 +233,22 @@ class _ModTable:
         event = ChangeEvent(
             self._source, op, record.commit_timestamp, None, None, None, version, self._schema, transaction
         )
-        value = self._plan.value(event, self._letters[record.mod_type], None, None)
-        # A quote within a text has a backslash before it, so both are found where they are members.
-        start, _, rest = value.partition(b'"after":null')
-        middle, _, end = rest.partition(b',"mod_number":0')
-        return start + b'"after":', middle + b',"mod_number":', end + b"\n"
+        return self._plan.envelope(event, self._letters[record.mod_type], None, row)
+
+
+def _lines_of_rows(line: bytes, rows: Sequence[Any], *, is_scan: bool) -> list[bytes]:
+    """Return the lines of all rows of a record, of which the first has this line."""
+    texts = _encode_lines(rows).splitlines()
+    start, rest = line[: len(_BEFORE_ROW)], line[len(_BEFORE_ROW) + len(texts[0]) :]
+    # A quote within a text has a backslash before it, so this is the member.
+    middle, name, end = rest.partition(b',"mod_number":')
+    middle, end = middle + name, end[1:]
+    # The rows of a scan are no mods of a record: all have the number 0.
+    numbers = [0] * len(rows) if is_scan else range(len(rows))
+    return [
+        b"%b%b%b%d%b" % (start, text, middle, number, end)
+        for text, number in zip(texts, numbers, strict=True)
+    ]
 
 
 def _struct(columns: Sequence[tuple[str, Any]]) -> Any:

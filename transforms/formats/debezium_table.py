@@ -248,14 +248,16 @@ class DebeziumTable:
         """Return the encoded value: the envelope around the images. `block`: its place in its transaction."""
         shown_before = self._before(event, op, before) if before is not None or self._as_spanner else None
         shown_after = None if after is None else self._row(after, self._absent)
-        timestamp = event.timestamp
-        micros = timestamp // 1_000
-        payload: Any = Envelope(
-            shown_before, shown_after, self._block(event), block, op, micros // 1_000, micros, timestamp
-        )
+        payload: Any = self.envelope(event, op, shown_before, shown_after, block)
         if not self._as_json:
             payload = msgspec.structs.asdict(payload)
         return self._encode_value(payload)
+
+    def envelope(self, event: ChangeEvent, op: str, before: Any, after: Any, block: Any = None) -> Envelope:
+        """Return the value of an event around images that are shown already, as msgspec encodes them."""
+        timestamp = event.timestamp
+        micros = timestamp // 1_000
+        return Envelope(before, after, self._block(event), block, op, micros // 1_000, micros, timestamp)
 
     def unavailable(self, before: Image | None, after: Image | None) -> Headers:
         """Return the header that tells a null of a binary record that was not sent from NULL."""
