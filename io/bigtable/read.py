@@ -46,8 +46,9 @@ from penstock.io.change_streams.incremental.options import SnapshotOptions
 from penstock.io.change_streams.incremental_kind import IncrementalKind
 from penstock.io.change_streams.kinds import StreamKind
 from penstock.io.change_streams.lineage import LineageEvent
-from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.read_fn import ReadChangeStreamFn, Unbounded
 from penstock.io.change_streams.retention import retention
+from penstock.io.change_streams.transform import ReadFromChangeStream
 from penstock.measurement import Measurement
 from penstock.timestamps import NANOS
 

@@ -54,8 +54,9 @@ from penstock.io.change_streams.incremental.options import (
 )
 from penstock.io.change_streams.kinds import StreamKind
 from penstock.io.change_streams.process_local import ProcessLocal
-from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.read_fn import ReadChangeStreamFn, Unbounded
 from penstock.io.change_streams.settings import Limits
+from penstock.io.change_streams.transform import ReadFromChangeStream
 from penstock.io.postgres import coder
 from penstock.io.postgres.initial_scan.frontier import LogFrontier
 from penstock.io.postgres.initial_scan.kind import ScanKind

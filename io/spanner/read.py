@@ -35,8 +35,9 @@ from penstock.io.change_streams.incremental_kind import IncrementalKind
 from penstock.io.change_streams.kinds import StreamKind
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.prefetch import ReadAhead
-from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.read_fn import ReadChangeStreamFn, Unbounded
 from penstock.io.change_streams.retention import retention
+from penstock.io.change_streams.transform import ReadFromChangeStream
 from penstock.io.spanner import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.spanner.datasets import spanner_dataset
 from penstock.io.spanner.filter import Selection

@@ -27,8 +27,9 @@ from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import named, whole_in_range
 from penstock.io.change_streams.coders import ChangeStreamCoder
 from penstock.io.change_streams.kinds import StreamKind
-from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream
+from penstock.io.change_streams.read_fn import ReadChangeStreamFn
 from penstock.io.change_streams.source import WithIdentity
+from penstock.io.change_streams.transform import ReadFromChangeStream
 from penstock.io.spanner.initial_scan import plan
 from penstock.io.spanner.initial_scan.frontier import ScanFrontier, Table
 from penstock.io.spanner.initial_scan.read import (

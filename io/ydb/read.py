@@ -30,9 +30,10 @@ from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import in_range, named, period
 from penstock.io.change_streams.incremental.options import NEVER
 from penstock.io.change_streams.lineage import LineageEvent
-from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.read_fn import ReadChangeStreamFn, Unbounded
 from penstock.io.change_streams.retention import retention
 from penstock.io.change_streams.settings import Limits
+from penstock.io.change_streams.transform import ReadFromChangeStream
 from penstock.io.ydb import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.ydb.description import Description
 from penstock.io.ydb.frontier import Frontier

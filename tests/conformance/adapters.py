@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-from penstock.io.change_streams.read_fn import ReadFromChangeStream
+from penstock.io.change_streams.transform import ReadFromChangeStream
 
 SECOND = 1_000_000_000
 

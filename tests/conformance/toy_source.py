@@ -25,10 +25,11 @@ from penstock.io.change_streams.metrics import ReaderMetrics
 from penstock.io.change_streams.options import StreamOptions
 from penstock.io.change_streams.partition_pool import PartitionPool
 from penstock.io.change_streams.partition_stream import PartitionStream, PendingStep, Reading
-from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.read_fn import ReadChangeStreamFn, Unbounded
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.settings import Limits, Settings
 from penstock.io.change_streams.source import WithIdentity
+from penstock.io.change_streams.transform import ReadFromChangeStream
 from penstock.options import options
 
 

@@ -18,8 +18,8 @@ from apache_beam.utils.timestamp import Timestamp
 
 from penstock.batches import ElementBatch
 from penstock.io.change_streams.incremental.notifications import NOTIFICATIONS, NotificationRecord
-from penstock.io.change_streams.read_fn import ReadFromChangeStream
 from penstock.io.change_streams.tracker import Poll
+from penstock.io.change_streams.transform import ReadFromChangeStream
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 

@@ -14,9 +14,10 @@ from penstock_emulators.postgres import PostgresServer, installed_servers
 from tests.support.oracle.change_feed import replay, rows_of
 from tests.support.spark_jvm import jvm_options
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
+pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow(seconds=60)
 @pytest.mark.campaign
 def test_the_demo_of_spark_ends_with_its_proof(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.demo", "spark", "--folder", str(tmp_path / "demo")]
@@ -26,6 +27,8 @@ def test_the_demo_of_spark_ends_with_its_proof(tmp_path: Path) -> None:
     assert "WRONG" not in done.stdout
 
 
+# test_auto_cdc.py reads by Spark Connect in each run.
+@pytest.mark.long(seconds=45)
 def test_a_client_of_spark_connect_reads_the_same_rows(tmp_path: Path) -> None:
     with (
         PostgresServer.start(version=max(installed_servers(), default=18)) as server,

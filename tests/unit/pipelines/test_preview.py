@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.event import CellChange, ChangeEvent, ColumnType, Kind, Op, Source
-from penstock.io.change_streams.read_fn import ReadFromChangeStream
+from penstock.io.change_streams.transform import ReadFromChangeStream
 from penstock.io.delta.target import DeltaTarget
 from penstock.io.staging.publish_epochs import PublishEpochs
 from penstock.io.staging.send_after_commit import SendAfterCommit
