@@ -45,9 +45,11 @@ def test_a_client_of_spark_connect_reads_the_same_rows(tmp_path: Path) -> None:
             )
         options = [f"dsn={server.dsn()}", "publication=changes", "slot=penstock", "table=public.orders"]
         program = [sys.executable, "-m", "benchmarks.demo.data_source_job", "penstock-postgres"]
+        # With SPARK_TESTING the server takes a free port. Otherwise it is 15002, which another run may have.
+        remote = {"SPARK_REMOTE": "local[2]", "SPARK_TESTING": "1", "SPARK_SUBMIT_OPTS": jvm_options()}
         done = subprocess.run(
             [*program, str(tmp_path), "now", *options],
-            env={**os.environ, "SPARK_REMOTE": "local[2]", "SPARK_SUBMIT_OPTS": jvm_options()},
+            env={**os.environ, **remote},
             capture_output=True,
             text=True,
             check=False,
