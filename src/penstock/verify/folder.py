@@ -1,4 +1,4 @@
-"""A folder beside the checkpoint with digests, from which a stopped comparison continues.
+"""A folder next to the checkpoint with digests, from which a stopped comparison continues.
 
 <checkpoint folder>-verify/
   lock                        held while a command uses the folder
