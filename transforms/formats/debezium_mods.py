@@ -210,6 +210,8 @@ class _ModTable:
     def _lines(self, records: Sequence[DataChangeRecord], rows: Sequence[Any]) -> Iterator[bytes]:
         """Yield the lines of records, whose rows these are."""
         places = list(accumulate((len(record.mods) for record in records), initial=0))
+        # Records of small transactions have one row each, so that all of their lines are made in this one call. To make
+        # each further row of a large record like this would cost more than to join it with the parts of the first line.
         firsts = [
             self._envelope(record, rows[place])
             for record, place in zip(records, places[:-1], strict=True)
@@ -238,6 +240,7 @@ class _ModTable:
 
 def _lines_of_rows(line: bytes, rows: Sequence[Any], *, is_scan: bool) -> list[bytes]:
     """Return the lines of all rows of a record, of which the first has this line."""
+    # JSON escapes the ends of lines within texts, so each line of this is a row.
     texts = _encode_lines(rows).splitlines()
     start, rest = line[: len(_BEFORE_ROW)], line[len(_BEFORE_ROW) + len(texts[0]) :]
     # A quote within a text has a backslash before it, so this is the member.
