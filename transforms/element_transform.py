@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -14,6 +16,8 @@ from typing_extensions import Self
 
 from penstock.batches import ElementBatch, SingleElements, is_batched, single
 from penstock.errors import DecodeError, ServiceError
+from penstock.helpers import current_helpers
+from penstock.io.change_streams.lazy_records import are_lazy
 
 
 class ElementTransform(beam.PTransform):
@@ -105,7 +109,11 @@ def _output(elements: list[Any], times_us: list[int]) -> Iterator[WindowedValue]
 
 
 class _BatchFn(beam.DoFn):
-    """Applies the function to each element of a batch; emits a batch, or nothing if no element gave an output."""
+    """Applies the function to each element of a batch; emits a batch, or nothing if no element gave an output.
+
+    Helpers (`penstock.helpers`) may apply `whole` to batches whose elements are cheap to send. The outputs keep the
+    order of the batches: those behind a batch that a helper has wait for it, at most until the bundle ends.
+    """
 
     def __init__(
         self,
@@ -113,8 +121,50 @@ class _BatchFn(beam.DoFn):
         whole: Whole | None = None,
     ) -> None:
         self._process, self._whole = process, whole
+        self._waiting: deque[_Waiting] = deque()
+
+    def start_bundle(self) -> None:
+        self._waiting.clear()  # a bundle that failed may have left some
 
     def process(self, batch: ElementBatch) -> Iterator[Any]:
+        sent = self._sent(batch)
+        if sent is None and not self._waiting:
+            yield from self._outputs(batch)
+            return
+        self._waiting.append(_Waiting(batch, list(self._outputs(batch)) if sent is None else sent))
+        yield from self._ready(_MAX_WAITING)
+
+    def _sent(self, batch: ElementBatch) -> Future[Any] | None:
+        """Return the output of a batch that a helper makes; None: it is to be made here."""
+        whole, helpers = self._whole, current_helpers()
+        if (
+            whole is None
+            or helpers is None
+            or len(batch.times_us) < _MIN_SENT
+            or not are_lazy(batch.elements)
+        ):
+            return None
+        return helpers.submit(whole, *batch)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        return self._ready(0)
+
+    def _ready(self, most: int) -> Iterator[Any]:
+        """Yield outputs in order until the next one is not made; wait while more than `most` batches wait."""
+        waiting = self._waiting
+        while waiting and (len(waiting) > most or waiting[0].is_made):
+            yield from self._made(waiting.popleft())
+
+    def _made(self, waiting: _Waiting) -> Iterable[Any]:
+        if isinstance(waiting.made, list):
+            return waiting.made
+        try:
+            return _output(*waiting.made.result())
+        except Exception:
+            # Whatever it was: here it is raised or handled as if there were no helpers.
+            return self._outputs(waiting.batch)
+
+    def _outputs(self, batch: ElementBatch) -> Iterator[Any]:
         if self._whole is not None:
             yield from _output(*self._whole(*batch))
             return
@@ -127,10 +177,27 @@ class _BatchFn(beam.DoFn):
         yield from _output(elements, times_us)
 
 
+_MIN_SENT = 100
+"""Elements of a batch that is worth to be sent."""
+_MAX_WAITING = 16
+"""Batches that wait for helpers, or behind those that do."""
+
+
+class _Waiting(NamedTuple):
+    """A batch, and its outputs: the future of what `whole` returns, or a list if they are made."""
+
+    batch: ElementBatch
+    made: Future[Any] | list[Any]
+
+    @property
+    def is_made(self) -> bool:
+        return isinstance(self.made, list) or self.made.done()
+
+
 class _HandlingBatchFn(_BatchFn):
     """The same with a second output for the elements for which the function raises; the others stay in their batch."""
 
-    def process(self, batch: ElementBatch) -> Iterator[Any]:
+    def _outputs(self, batch: ElementBatch) -> Iterator[Any]:
         if self._whole is not None:
             try:
                 whole = self._whole(*batch)

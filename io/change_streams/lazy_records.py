@@ -62,6 +62,11 @@ class JoinedRecords(Sequence[Any]):
         return JoinedRecords, (self.parts,)
 
 
+def are_lazy(records: Any) -> bool:
+    """Return whether a batch has lazy records, alone or joined with others."""
+    return type(records) is JoinedRecords or is_lazy(records)
+
+
 def parts_of(records: Sequence[RecordT]) -> list[Sequence[RecordT]]:
     """Return the sequences that were joined; otherwise the sequence alone."""
     return records.parts if isinstance(records, JoinedRecords) else [records]

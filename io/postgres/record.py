@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.compat import StrEnum
 from penstock.event.column_types import ColumnType
+from penstock.helpers import sent_once
 from penstock.io.postgres.messages import UNCHANGED, Row, Unchanged, Value
 
 __all__ = [
@@ -59,6 +60,7 @@ class TableColumn(msgspec.Struct, frozen=True, array_like=True):
     number: int | None = None
 
 
+@sent_once
 class Table(msgspec.Struct, frozen=True, array_like=True):
     """A table with its columns at the time of a change. `replica_identity`: DEFAULT, NOTHING, FULL or INDEX."""
 

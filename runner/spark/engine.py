@@ -217,8 +217,10 @@ def _level_function(plan_broadcast: Any, level: int, epoch: EpochInput) -> Any:
 
     def run(partition: int, packets: Iterator[Any]) -> Iterator[tuple[int, bytes]]:
         from penstock.runner.harness.idle_wait import NoOtherReaders
+        from penstock.runner.spark.idle_tasks import IdleTasks
         from penstock.runner.spark.input_exchange import input_of, this_process
         from penstock.runner.spark.other_readers import other_readers
+        from penstock.runner.tasks.help import NoHelp
         from penstock.runner.tasks.task import run_level
         from penstock.runner.tasks.worker_logs import apply_levels
 
@@ -230,8 +232,17 @@ def _level_function(plan_broadcast: Any, level: int, epoch: EpochInput) -> Any:
         others = NoOtherReaders() if level else other_readers(index, epoch)
         # `yield from` forwards `close`: Spark closes the iterator if it needs no more output of the task
         # (`handover.iterate`).
+        help = NoHelp() if level else IdleTasks(index, epoch)
         yield from run_level(
-            plan, level, partition, epoch, frames, input_index=index, process=process, others=others
+            plan,
+            level,
+            partition,
+            epoch,
+            frames,
+            input_index=index,
+            process=process,
+            others=others,
+            help=help,
         )
         sys.stdout.flush()  # the daemon has made it line-buffered, and a worker ends without flushing
         freeze_imports()

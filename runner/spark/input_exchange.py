@@ -87,6 +87,16 @@ def shared_file(content: str, attempt: Attempt, folder: str | None = None) -> Pa
     return Path(folder or scratch_folder() or tempfile.gettempdir()) / name
 
 
+def write_shared(path: Path, content: str) -> None:
+    """Write a file of `shared_file`. Others see the old content or the new one."""
+    # A name that only this task writes, then a rename.
+    part = Path(f"{path}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(part, flags, 0o600), "w", encoding="ascii") as file:
+        file.write(content)
+    part.replace(path)
+
+
 @contextmanager
 def _tasks(path: Path, attempt: str) -> Iterator[HostTasks]:
     """Yield the tasks of an attempt of an epoch, locked, and write them back."""

@@ -6,11 +6,8 @@ says which tasks have arrived.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from penstock.runner.harness.idle_wait import NoOtherReaders, OtherReaders, Said
-from penstock.runner.spark.input_exchange import inputs_taken, shared_file
+from penstock.runner.spark.input_exchange import inputs_taken, shared_file, write_shared
 from penstock.runner.tasks.epoch import EpochInput
 
 
@@ -37,12 +34,7 @@ class _ReadersHere:
     def say(self, what: Said) -> None:
         if what is Said.ENDED and self.heard() is Said.READ:
             return
-        # A name that only this task writes, then a rename: two tasks may say it at the same time.
-        part = Path(f"{self._path}.{os.getpid()}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(part, flags, 0o600), "w", encoding="ascii") as file:
-            file.write(f"{self._epoch.attempt.nonce} {what}")
-        part.replace(self._path)
+        write_shared(self._path, f"{self._epoch.attempt.nonce} {what}")
 
     def heard(self) -> Said | None:
         try:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from penstock.attempt import offering_staging, running_attempt
+from penstock.helpers import helped_by
 from penstock.runner.harness.elements import encoded_impulse
 from penstock.runner.harness.idle_wait import IdleWait, NoOtherReaders, OtherReaders
 from penstock.runner.harness.split_timer import Budget
@@ -25,6 +26,7 @@ from penstock.runner.protocol.record import EarliestTimers, Residual
 from penstock.runner.tasks.epoch import EpochInput, ResidualReport, TaskReport
 from penstock.runner.tasks.failure import failure_of
 from penstock.runner.tasks.handover import iterate
+from penstock.runner.tasks.help import Help, NoHelp
 from penstock.runner.tasks.inbox import Inbox
 from penstock.runner.tasks.outbox import Outbox, Packet
 from penstock.runner.tasks.scope import TaskScope
@@ -50,12 +52,14 @@ def run_level(
     input_index: int | None = None,
     process: str = "",
     others: OtherReaders = NoOtherReaders(),
+    help: Help = NoHelp(),
 ) -> Iterator[Packet]:
     """Run a level's stages for one partition; yield packets for the next level or, from the last level, for the driver.
 
     `frames` were sent to this partition by the level above (none at level 0). The last level yields
     control records only. Packets are yielded while the stages still run; see `handover`. `input_index` and `process`:
     see `TaskScope`; None is the input of the partition. `others` are the other tasks of the epoch that read.
+    `help`: what the task gives to them, or takes from idle ones.
     """
     worker_plan = worker_plan_of(plan)
     # First finalize bundles of the last epoch in this process: this task's input says which of them were committed.
@@ -64,7 +68,7 @@ def run_level(
     scope = TaskScope(
         plan, level, partition, epoch, partition if input_index is None else input_index, process
     )
-    return iterate(lambda emit: Task(scope, worker_plan, emit, others).run(frames))
+    return iterate(lambda emit: Task(scope, worker_plan, emit, others, help).run(frames))
 
 
 class Task:
@@ -76,8 +80,9 @@ class Task:
         worker_plan: WorkerPlan,
         emit: Callable[[Packet], None],
         others: OtherReaders = NoOtherReaders(),
+        help: Help = NoHelp(),
     ) -> None:
-        self._scope = scope
+        self._scope, self._help = scope, help
         self._others = others
         self._plan = scope.plan
         self._stages = scope.stages
@@ -105,9 +110,12 @@ class Task:
             # `_close` still runs, because the driver waits for one control record of each task.
             self._work(self._complete_side_inputs)
             self._report.publishing_seconds = self._run_guarded(self._publish)
-            self._work(self._start_inputs)
-            self._report.reading_seconds = self._run_guarded(self._read_residuals)
-            self._work(self._end_stages)
+            # The end of a stage still uses helpers. So a task that gives help does it before it ends its stages.
+            with self._help.taken() as helpers, helped_by(helpers):
+                self._work(self._start_inputs)
+                self._report.reading_seconds = self._run_guarded(self._read_residuals)
+                self._run_guarded(self._help.give)
+                self._work(self._end_stages)
             self._close()
             self._trace("ended")
             succeeded = not self._failed
