@@ -22,6 +22,8 @@ from apache_beam.runners.worker import bundle_processor
 from apache_beam.transforms import userstate
 from apache_beam.transforms.window import BoundedWindow
 
+from penstock.runner.harness.shared_context import shared_by_threads
+
 MAX_STATES = 10_000
 """Number of state objects at which a bundle writes its changes and drops the objects: about 10 MB."""
 
@@ -200,6 +202,7 @@ class _MultiMap:
         return bundle_processor._StateBackedIterable(self._state_handler, state_key, self._value_coder)
 
 
+@shared_by_threads
 @contextlib.contextmanager
 def bounded_caches() -> Iterator[None]:
     """Operations that are made in this context keep a bounded number of objects for keys."""

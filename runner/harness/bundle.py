@@ -32,6 +32,7 @@ from penstock.runner.harness import operations
 from penstock.runner.harness.bounded_caches import bounded_caches
 from penstock.runner.harness.chains import Chains
 from penstock.runner.harness.elements import ElementCoder
+from penstock.runner.harness.shared_context import shared_by_threads
 from penstock.runner.harness.split_timer import Budget, SplitTimer
 from penstock.runner.harness.user_state import StateHandler, domain_of
 from penstock.runner.harness.writer import Send
@@ -342,6 +343,7 @@ def suspended_stage() -> Iterator[None]:
         statesampler.set_current_tracker(tracker)
 
 
+@shared_by_threads
 @contextlib.contextmanager
 def dofn_specs_cached() -> Iterator[None]:
     """Inspect the signatures of a DoFn's methods once, however often Beam asks for its state specs.

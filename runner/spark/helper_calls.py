@@ -56,7 +56,7 @@ class HelperPool:
 
     @property
     def port(self) -> int:
-        port: int = self._listener.address[1]  # type: ignore[index]
+        port: int = self._listener.address[1]
         return port
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any] | None:

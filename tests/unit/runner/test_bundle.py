@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import apache_beam as beam
@@ -325,3 +326,13 @@ def test_a_dofn_is_inspected_once_however_often_its_state_is_asked_for(
             assert not userstate.is_stateful_dofn(dofn)
     assert inspected == [first, second]
     assert userstate.get_dofn_specs is inspect
+
+
+def test_two_threads_that_inspect_at_a_time_leave_beam_as_it_was() -> None:
+    before = userstate.get_dofn_specs, core.get_function_arguments
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(dofn_specs_cached())
+        second.enter_context(dofn_specs_cached())
+        first.close()
+        assert userstate.get_dofn_specs is not before[0], "the second one still inspects"
+    assert (userstate.get_dofn_specs, core.get_function_arguments) == before
