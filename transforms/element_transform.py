@@ -161,7 +161,7 @@ class _BatchFn(beam.DoFn):
         try:
             return _output(*waiting.made.result())
         except Exception:
-            # Whatever it was: here it is raised or handled as if there were no helpers.
+            # Here the error is raised or handled as if there were no helpers.
             return self._outputs(waiting.batch)
 
     def _outputs(self, batch: ElementBatch) -> Iterator[Any]:

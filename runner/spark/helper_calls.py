@@ -33,12 +33,16 @@ MAX_WAITING = 6
 while the task works, so a helper with two calls was idle for two thirds of the time."""
 
 
+REFUSALS = (OSError, EOFError, AuthenticationError, ValueError)
+"""How a connection fails. ValueError: before Python 3.12 its keys need MD5, which some machines forbid (FIPS)."""
+
+
 class HelperLostError(Exception):
     """The process ended, or its function raised an error."""
 
 
 class HelperPool:
-    """The helpers of this process: whoever connects to `port` and knows `key`. Calls come from one thread."""
+    """The helpers of this process: those that connect to `port` and know `key`. Calls come from one thread."""
 
     def __init__(self) -> None:
         """Listen.
@@ -80,7 +84,7 @@ class HelperPool:
         # A thread that waits in `accept` does not see that the listener is closed.
         with contextlib.suppress(OSError):
             socket.create_connection((_LOOPBACK, self.port)).close()
-        # Not without an end: whoever has connected last may keep silent.
+        # With a limit: the last process that has connected may keep silent.
         self._thread.join(_END_SECONDS)
         self._listener.close()
         for helper in self._helpers:
@@ -88,7 +92,7 @@ class HelperPool:
 
     def _accept(self) -> None:
         while not self._closed:
-            with contextlib.suppress(OSError, EOFError, AuthenticationError):
+            with contextlib.suppress(*REFUSALS):
                 connection = self._listener.accept()
                 if self._closed:
                     connection.close()
@@ -118,7 +122,7 @@ class _Helper:
         return not self._is_lost and len(self._calls) < MAX_WAITING
 
     def request(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
-        """Return a call as bytes. Raises whatever pickling does."""
+        """Return a call as bytes; raises the errors of pickling."""
         number, sent = id(function), dict(self._sent)
         code = None if number in sent else cloudpickle.dumps(function)
         sent[number] = function
@@ -152,10 +156,12 @@ class _Helper:
             while True:
                 answer = self._connection.recv_bytes()
                 call = self._calls.popleft()
-                if answer:
-                    call.set_result(pickle.loads(answer)[0])
-                else:
+                try:
+                    (result,) = pickle.loads(answer)
+                except Exception:  # an empty answer, or a result that cannot be unpickled here
                     call.set_exception(HelperLostError())
+                else:
+                    call.set_result(result)
         with self._lock:
             self._is_lost = True
         for call in self._calls:
@@ -165,9 +171,7 @@ class _Helper:
 def connect(port: int, key: bytes) -> Connection:
     """Connect to a `HelperPool` of this machine.
 
-    Raises:
-        OSError, EOFError: nobody listens.
-        AuthenticationError: another key.
+    Raises one of `REFUSALS` if no pool listens, or has another key.
     """
     connection: Connection = Client((_LOOPBACK, port), authkey=key)
     return connection

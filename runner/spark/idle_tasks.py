@@ -13,11 +13,10 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import AuthenticationError
 from pathlib import Path
 
 from penstock.helpers import Helpers
-from penstock.runner.spark.helper_calls import HelperPool, answer_calls, connect
+from penstock.runner.spark.helper_calls import REFUSALS, HelperPool, answer_calls, connect
 from penstock.runner.spark.input_exchange import inputs_taken, shared_file, write_shared
 from penstock.runner.tasks.epoch import EpochInput
 from penstock.timeline import trace
@@ -48,9 +47,14 @@ class IdleTasks:
         if not self._possible or self._index not in self._reading:
             yield None
             return
-        with HelperPool() as helpers:
-            address = {"attempt": self._epoch.attempt.nonce, "port": helpers.port, "key": helpers.key.hex()}
-            write_shared(self._path(self._index), json.dumps(address))
+        with contextlib.ExitStack() as stack:
+            helpers = None
+            # Without a port or room on the disk the task reads alone.
+            with contextlib.suppress(OSError):
+                pool = stack.enter_context(HelperPool())
+                address = {"attempt": self._epoch.attempt.nonce, "port": pool.port, "key": pool.key.hex()}
+                write_shared(self._path(self._index), json.dumps(address))
+                helpers = pool
             yield helpers
 
     def give(self) -> None:
@@ -74,7 +78,7 @@ class IdleTasks:
         ):
             return
         # It may have ended already.
-        with contextlib.suppress(OSError, EOFError, AuthenticationError), connect(*address) as connection:
+        with contextlib.suppress(*REFUSALS), connect(*address) as connection:
             calls = answer_calls(connection)
             trace("helped", epoch=self._epoch.attempt.epoch, calls=calls)
 

@@ -59,7 +59,7 @@ def run_level(
     `frames` were sent to this partition by the level above (none at level 0). The last level yields
     control records only. Packets are yielded while the stages still run; see `handover`. `input_index` and `process`:
     see `TaskScope`; None is the input of the partition. `others` are the other tasks of the epoch that read.
-    `help`: what the task gives to them, or takes from idle ones.
+    `help` is between a task that reads and those that are idle.
     """
     worker_plan = worker_plan_of(plan)
     # First finalize bundles of the last epoch in this process: this task's input says which of them were committed.

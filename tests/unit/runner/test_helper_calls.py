@@ -134,3 +134,18 @@ def test_another_key_is_refused_and_the_next_helper_comes(pool: HelperPool) -> N
         connection.recv_bytes()
         connection.send_bytes(pickle.dumps(("answer",)))
         assert call.result(SECONDS) == "answer"
+
+
+def unpicklable() -> NeverLoaded:
+    return NeverLoaded()
+
+
+class NeverLoaded:
+    def __reduce__(self) -> Any:
+        return divmod, (1, 0)
+
+
+def test_a_result_that_cannot_be_unpickled_is_the_callers_to_make(helped: HelperPool) -> None:
+    with pytest.raises(HelperLostError):
+        submitted(helped, unpicklable).result(SECONDS)
+    assert submitted(helped, divmod, 7, 3).result(SECONDS) == (2, 1)

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.attempt import Attempt, DriverToken
 from penstock.runner.protocol.record import Residual
+from penstock.runner.spark import idle_tasks
 from penstock.runner.spark.idle_tasks import IdleTasks
 from penstock.runner.spark.input_exchange import input_of
 from penstock.runner.tasks.epoch import EpochInput, EpochLimits, TaskInput
@@ -102,3 +103,12 @@ def test_the_address_of_an_earlier_attempt_is_not_used(tmp_path: Path) -> None:
     again = replace(EPOCH, attempt=replace(EPOCH.attempt, nonce="second"))
     begin(again, tmp_path, "A", 0)
     assert helped(reader, begin(again, tmp_path, "B", 1)) is None
+
+
+def test_a_task_that_gets_no_port_reads_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError("no port")
+
+    monkeypatch.setattr(idle_tasks, "HelperPool", refuse)
+    with begin(EPOCH, tmp_path, "A", 0).taken() as helpers:
+        assert helpers is None
