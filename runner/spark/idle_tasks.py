@@ -14,12 +14,15 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from penstock.helpers import Helpers
 from penstock.runner.spark.helper_calls import REFUSALS, HelperPool, answer_calls, connect
 from penstock.runner.spark.input_exchange import inputs_taken, shared_file, write_shared
 from penstock.runner.tasks.epoch import EpochInput
 from penstock.timeline import trace
+
+FoundT = TypeVar("FoundT")
 
 _MAX_WAIT_SECONDS = 0.5
 """How long an idle task waits for the readers. Spark starts the tasks of a level within a few milliseconds."""
@@ -72,10 +75,7 @@ class IdleTasks:
     def _help(self, reader: int) -> None:
         """Help one reader until it has ended."""
         path = self._path(reader)
-        if (
-            not self._until(lambda: self._address(path) is not None)
-            or (address := self._address(path)) is None
-        ):
+        if (address := self._until(lambda: self._address(path))) is None:
             return
         # It may have ended already.
         with contextlib.suppress(*REFUSALS), connect(*address) as connection:
@@ -95,11 +95,9 @@ class IdleTasks:
     def _path(self, reader: int) -> Path:
         return shared_file(f"helped-{reader}", self._epoch.attempt, self._folder)
 
-    def _until(self, condition: Callable[[], bool]) -> bool:
-        """Wait for a condition; False: it did not become true."""
+    def _until(self, look: Callable[[], FoundT]) -> FoundT:
+        """Return what `look` returns as soon as that is true, or after the wait."""
         end = self._clock() + _MAX_WAIT_SECONDS
-        while not condition():
-            if self._clock() >= end:
-                return False
+        while not (found := look()) and self._clock() < end:
             time.sleep(_PAUSE_SECONDS)
-        return True
+        return found
