@@ -70,10 +70,11 @@ def test_records_and_heartbeats_come_as_steps_in_order(source: Any, say: Any, po
         ]
 
 
-@pytest.mark.parametrize("lag", [4, 6])
+@pytest.mark.parametrize("lag", [0, 10])
 def test_a_bundle_reads_on_although_its_queue_is_empty_while_the_service_sends_old_records(
     source: Any, say: Any, pool: Any, lag: int
 ) -> None:
+    # Times are in whole seconds, and the reader compares with its clock a moment later: far from the limit of 5 s.
     now = time.time_ns() // SECOND
     source.will_say(EVERYTHING, say.change("a", seconds=now - lag))
     with Prefetcher(pool()) as prefetcher:
