@@ -23,7 +23,9 @@ from penstock.io.columnar.options import AvroCompression
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.preview import Written
 
-_TYPES: dict[Kind, Any] = {
+ORIGINAL_NAME = "penstock.name"
+"""The property of a field whose column has another name."""
+TYPES: dict[Kind, Any] = {
     Kind.BOOL: "boolean",
     Kind.INT32: "int",
     Kind.INT64: "long",
@@ -156,7 +158,7 @@ def _field(path: str, original: str, type_: ColumnType) -> dict[str, Any]:
     name = avro_name(original)
     # Nullable, because a later schema may make it so, and readers resolve by name.
     field = {"name": name, "type": ["null", _type(path, type_)], "default": None}
-    return field if name == original else {**field, "penstock.name": original}
+    return field if name == original else {**field, ORIGINAL_NAME: original}
 
 
 def _type(path: str, type_: ColumnType) -> Any:
@@ -172,7 +174,7 @@ def _type(path: str, type_: ColumnType) -> Any:
     if type_.kind is Kind.STRUCT:
         fields = [_field(f"{path}_{avro_name(each.name)}", each.name, each.type) for each in type_.fields]
         return {"type": "record", "name": path, "fields": fields}
-    return _TYPES[type_.kind]
+    return TYPES[type_.kind]
 
 
 @lru_cache(maxsize=1024)

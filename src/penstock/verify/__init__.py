@@ -9,7 +9,8 @@
     sql_table        a replica in PostgreSQL
     columnar_rows    rows in the form of sinks with columns
     columnar_table   a replica in Delta or Iceberg
-    parquet_files    the rows of Parquet files, whose changes are replayed
+    replayed_files   the rows of published files, whose changes are replayed
+    file_changes     the changes of a file, for each kind of files
     replay           the row after changes in any order; pure
     job              the tables of a job, and their comparison
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import UsageError
 from penstock.event.model import Source, TableSchema
+from penstock.extras import extra_packages
 from penstock.io.columnar.replica import table_name
 from penstock.io.staging.names import folder_name, sink_name
 from penstock.pipelines.sinks import SINKS
@@ -26,7 +27,9 @@ from penstock.verify.rounds import Finding, Kind, Wait, findings
 from penstock.verify.source import PostgresSystem, SourceTable, SpannerSystem, System
 
 ROUNDS = 10
-_TARGETS = ("postgresql", "delta", "iceberg", "parquet")
+_FILES = ("avro", "parquet")
+"""Sinks whose files are replayed."""
+_TARGETS = ("postgresql", "delta", "iceberg", *_FILES)
 _SYSTEMS: Mapping[str, Callable[[], System]] = {
     "postgres": PostgresSystem,
     "spanner": SpannerSystem,
@@ -38,12 +41,12 @@ _WHY_NO_SOURCE = {
 _FILTERS = ("where", "operations", "without_tags", "mod_types", "exclude_transaction_tags")
 """Parameters that leave out changes of a row, and not whole rows."""
 _WHY_NO_TARGET = {
-    "files": "its lines have another form in each format, and not all have versions. Parquet files are replayed",
-    "avro": "its files are not replayed. Parquet files are",
+    "files": "its lines have another form in each format, and not all have versions. Parquet and Avro files are "
+    "replayed",
 }
 _NO_ROWS = (
     "it has no current rows that can be read by their keys: only PostgreSQL, Delta and Iceberg have them, and "
-    "Parquet files are replayed"
+    "Parquet and Avro files are replayed"
 )
 
 _KEYS_IN_REQUEST = 1_000
@@ -311,7 +314,7 @@ def prepared(
     system = _SYSTEMS[source]()
     budget = RowBudget(rows_per_second)
     make_target = (
-        _files_maker(write, stack) if sink == "parquet" else _target_maker(write.target, sink, job, stack)
+        _files_maker(write, sink, stack) if sink in _FILES else _target_maker(write.target, sink, job, stack)
     )
     database = getattr(transform.stream, "database", "")
     tables = []
@@ -322,7 +325,7 @@ def prepared(
             tables.append(_Table(rows, target, schema, str(target.name)))
     identity = _identity(source, sink, parameters, job)
     # Files keep all changes.
-    tombstone_seconds = inf if sink == "parquet" else write.target.tombstone_seconds
+    tombstone_seconds = inf if sink in _FILES else write.target.tombstone_seconds
     return Comparison(tables, tombstone_seconds, folder or DigestFolder(None), identity)
 
 
@@ -335,11 +338,14 @@ def _identity(source: str, sink: str, parameters: Mapping[str, Any], job: str) -
     return sha256(text.encode()).hexdigest()
 
 
-def _files_maker(write: Any, stack: ExitStack) -> Callable[[Source], Any]:
+def _files_maker(write: Any, sink: str, stack: ExitStack) -> Callable[[Source], Any]:
     """Return what opens the files of a table of the source."""
-    from penstock.verify.parquet_files import ParquetFiles
+    with extra_packages("arrow", sink):
+        from penstock.verify.file_changes import KINDS
+        from penstock.verify.replayed_files import ReplayedFiles
 
-    return lambda source: ParquetFiles(str(write.output), folder_name(source.qualified_table), stack)
+    kind, folder = KINDS[sink], str(write.output)
+    return lambda source: ReplayedFiles(kind, folder, folder_name(source.qualified_table), stack)
 
 
 def _target_maker(target: Any, sink: str, job: str, stack: ExitStack) -> Callable[[Source], Any]:

@@ -29,9 +29,25 @@ _INTEGERS = frozenset(
 NO_KEY = "null"
 """Stands for the key of rows of a target that have none: another program has written them."""
 
-encode_values = msgspec.msgpack.Encoder(enc_hook=_enc_hook, decimal_format="string").encode
-"""Returns the bytes that equal values of rows share. What they decode to has the same bytes."""
+_encode = msgspec.msgpack.Encoder(enc_hook=_enc_hook, decimal_format="string").encode
 _decode = msgspec.json.Decoder().decode
+
+
+def encode_values(values: Any) -> bytes:
+    """Return the bytes that equal values of rows share. What they decode to has the same bytes."""
+    try:
+        return _encode(values)
+    except OverflowError:  # a time after the year 2262, in nanoseconds
+        return _encode(_short(values))
+
+
+def _short(value: Any) -> Any:
+    """Return a value with texts in place of integers that MessagePack cannot hold."""
+    if isinstance(value, dict):
+        return {name: _short(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_short(each) for each in value]
+    return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
 
 
 def row_digest(values: Iterable[Any]) -> bytes:

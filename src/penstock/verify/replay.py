@@ -6,7 +6,26 @@ the wrong order. So if the newest change did not send a column, the row remember
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+from penstock.event.model import Image, Op
+
+
+class Change(NamedTuple):
+    """A change of a file.
+
+    - `op`: see `Op`. `version`: `penstock.event.replica.encode_version`.
+    - `key`, `before`, `after`: None: it has no such image. A value of `before` that was not sent may be None.
+    - `not_sent`: the columns of `after` that have a value which the source did not send.
+    """
+
+    op: str
+    version: str
+    key: Image | None
+    before: Image | None
+    after: Image | None
+    not_sent: Sequence[str] | None
 
 
 class ReplayedRow(NamedTuple):
@@ -38,3 +57,25 @@ def folded(row: ReplayedRow | None, change: ReplayedRow) -> ReplayedRow:
         if column in older.values and sent > version:
             values[column], not_sent[column] = older.values[column], sent
     return ReplayedRow(newer.version, False, values, not_sent)
+
+
+def row_changes(change: Change, key_text: Callable[[Image], str]) -> list[tuple[str, ReplayedRow]]:
+    """Return what a change of a row does to the rows of its keys; an UPDATE that changes the key has two.
+
+    `key_text`: returns the text of a key.
+    """
+    version, key = change.version, change.key or {}
+    changes, text = [], key_text(key)
+    if change.op == Op.UPDATE and change.before is not None:
+        before = change.before
+        # A column that was not sent did not change.
+        old = {name: value if before.get(name) is None else before[name] for name, value in key.items()}
+        if (old_text := key_text(old)) != text:
+            changes.append((old_text, ReplayedRow(version, True, {}, {})))
+    if change.op == Op.DELETE:
+        return [*changes, (text, ReplayedRow(version, True, {}, {}))]
+    not_sent = dict.fromkeys(change.not_sent or (), "")
+    # The key has its canonical form, and the image has the source's.
+    image = {**(change.after or {}), **key}
+    values = {name: value for name, value in image.items() if name not in not_sent}
+    return [*changes, (text, ReplayedRow(version, False, values, not_sent))]

@@ -185,7 +185,7 @@ def test_a_job_that_does_not_go_on_is_refused(run: Run, state: dict[str, Any], t
     [
         (
             {"template": "postgres-to-files", "parameters": {"output": "/data", "target_dsn": ""}},
-            "Parquet files are replayed",
+            "Parquet and Avro files are replayed",
         ),
         (
             {

@@ -1,34 +1,31 @@
-"""The rows that the Parquet files of a table give when their changes are replayed. Needs pyarrow.
+"""The rows that the published files of a table give when their changes are replayed. Needs pyarrow.
 
 The rows are in a temporary file of SQLite. Published files never change, so a look reads those that are new.
 """
 
 from __future__ import annotations
 
-import io
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet
 
 from penstock.errors import UsageError
 from penstock.event.column_types import Kind
 from penstock.event.model import ChangeEvent, Column, Op, TableSchema
 from penstock.event.plain_types import plain_schema
 from penstock.event.replica import decode_version
-from penstock.io.columnar.arrow_rows import rows_of_arrow
 from penstock.io.columnar.table_rows import key_text
 from penstock.pipelines.published_folder import NoFolderError, PublishedFolder
 from penstock.verify.columnar_rows import ColumnarRows
+from penstock.verify.file_changes import FileKind
 from penstock.verify.keys import encode_values
-from penstock.verify.replay import ReplayedRow, folded
+from penstock.verify.replay import Change, ReplayedRow, folded, row_changes
 from penstock.verify.rounds import Look, StoredRow
 
 _PART = 5_000
@@ -39,9 +36,10 @@ _decode = msgspec.msgpack.Decoder(ReplayedRow).decode
 
 
 @dataclass(slots=True)
-class ParquetFiles(ColumnarRows):
-    """One table. `folder`: of the output, a path or a URL. `name`: of the table's folder in it."""
+class ReplayedFiles(ColumnarRows):
+    """One table. `kind`: of files. `folder`: of the output, a path or a URL. `name`: of the table's folder in it."""
 
+    kind: FileKind
     folder: str
     name: str
     stack: ExitStack
@@ -107,7 +105,7 @@ class ParquetFiles(ColumnarRows):
 
     def _catch_up(self) -> None:
         """Read the files that are new."""
-        published = PublishedFolder(self.folder, (".parquet",))
+        published = PublishedFolder(self.folder, (self.kind.suffix,))
         try:
             files = [each for each in published.files() if each.startswith(f"{self.name}/")]
         except NoFolderError:  # it is made with the first file
@@ -116,46 +114,29 @@ class ParquetFiles(ColumnarRows):
         for file in files:
             if file not in self._read:
                 session.execute("begin")
-                self._replay(file, pyarrow.parquet.read_table(io.BytesIO(published.read(file))))
+                self._replay(self._changes(file, published.read(file)))
                 session.execute("commit")
                 self._read.add(file)
 
-    def _replay(self, file: str, table: pa.Table) -> None:
-        if not {"op", "metadata"} <= set(table.column_names):
-            raise UsageError(f"{file} below {self.folder} is no file of change rows: remove it")
-        ops = table.column("op").to_pylist()
-        metadata = pa.Table.from_struct_array(table.column("metadata"))
-        versions = metadata.column("version").to_pylist()
-        if Op.TRUNCATE in ops:
-            newest = max(v for op, v in zip(ops, versions, strict=True) if op == Op.TRUNCATE)
-            self._truncated = max(self._truncated, newest)
+    def _changes(self, file: str, content: bytes) -> list[Change]:
+        try:
+            read = self.kind.read(content)
+        except ValueError:
+            raise UsageError(f"{file} below {self.folder} is no file of change rows: remove it") from None
+        self._known |= read.columns
+        return read.changes
+
+    def _replay(self, changes: list[Change]) -> None:
+        if truncates := [each.version for each in changes if each.op == Op.TRUNCATE]:
+            self._truncated = max(self._truncated, *truncates)
             self._rows.execute("delete from rows where version < ?", (self._truncated,))
-        if "key" not in table.column_names:  # messages
-            return
-        images = {name: _images(table.column(name)) for name in ("key", "before", "after")}
-        self._known |= set(table.schema.field("after").type.names)
-        not_sent = metadata.column("not_sent").to_pylist()
-        changes: dict[str, ReplayedRow] = {}
-        for number, (op, version) in enumerate(zip(ops, versions, strict=True)):
-            key = images["key"][number]
-            if key is None or version < self._truncated:
+        rows: dict[str, ReplayedRow] = {}
+        for change in changes:
+            if change.key is None or change.version < self._truncated:
                 continue
-            before, after = images["before"][number], images["after"][number]
-            text = self._key_text(key)
-            if op == Op.UPDATE and before is not None:
-                # A column that was not sent did not change.
-                old = self._key_text(
-                    {name: value if before[name] is None else before[name] for name, value in key.items()}
-                )
-                if old != text:
-                    _fold(changes, old, ReplayedRow(version, True, {}, {}))
-            missing = dict.fromkeys(not_sent[number] or (), "")
-            # The key has its canonical form, and the image has the source's.
-            image = {**(after or {}), **key}
-            values = {name: value for name, value in image.items() if name not in missing}
-            deleted = op == Op.DELETE
-            _fold(changes, text, ReplayedRow(version, deleted, {} if deleted else values, missing))
-        self._save(changes)
+            for key, row in row_changes(change, self._key_text):
+                rows[key] = folded(rows.get(key), row)
+        self._save(rows)
 
     def _save(self, changes: dict[str, ReplayedRow]) -> None:
         keys = list(changes)
@@ -185,14 +166,3 @@ def _event_value(column: Column | None, value: Any) -> Any:
     return (
         int(value) if column is not None and column.type.kind is Kind.UINT64 and value is not None else value
     )
-
-
-def _fold(changes: dict[str, ReplayedRow], key: str, change: ReplayedRow) -> None:
-    changes[key] = folded(changes.get(key), change)
-
-
-def _images(column: Any) -> list[dict[str, Any] | None]:
-    """Return the images of a column of structs; None where an event has no such image."""
-    rows = rows_of_arrow(pa.Table.from_struct_array(column))
-    is_null: Callable[[int], bool] = column.is_null().to_pylist().__getitem__
-    return [None if is_null(number) else row for number, row in enumerate(rows)]

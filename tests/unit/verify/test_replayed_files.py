@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
 
+import fastavro
 import msgspec
 import pyarrow as pa
 import pytest
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Image, Kind, Op, Version
-from penstock.event.change_rows import change_rows
-from penstock.io.columnar.parquet import parquet_file
+from penstock.event.coder import encode_event
+from penstock.io.columnar.avro import AvroRows
+from penstock.io.columnar.parquet import ParquetRows, parquet_file
 from penstock.io.columnar.table_rows import key_text
-from penstock.verify.parquet_files import ParquetFiles
+from penstock.io.staging.blocks import RecordBlock
+from penstock.verify.file_changes import KINDS
+from penstock.verify.replayed_files import ReplayedFiles
 from penstock.verify.rounds import ColumnDifference, StoredRow
 from tests.unit.formats.events import event_of, schema_of
 
-SCHEMA = schema_of({"id": Kind.UINT64, "code": Kind.BYTES}, a=Kind.DECIMAL, b=Kind.TIMESTAMP, c=Kind.JSON)
-KEYS: list[Image] = [{"id": id_, "code": b"\x00" if id_ % 2 else b"x"} for id_ in range(5)]
+kinds = pytest.mark.parametrize("kind", sorted(KINDS))
+SCHEMA = schema_of({"id": Kind.UINT64, "the code": Kind.BYTES}, a=Kind.DECIMAL, b=Kind.TIMESTAMP, c=Kind.JSON)
+KEYS: list[Image] = [{"id": id_, "the code": b"\x00" if id_ % 2 else b"x"} for id_ in range(5)]
 EMPTY: Image = {"a": None, "b": None, "c": None}
 
 
@@ -79,13 +85,18 @@ class History:
         self.events.append(msgspec.structs.replace(event, key=key, after=after, version=self.version))
 
 
-def write(folder: Path, name: str, events: Sequence[ChangeEvent]) -> None:
+def write(kind: str, folder: Path, name: str, events: Sequence[ChangeEvent]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    rows = change_rows(events, SCHEMA)
-    (folder / f"{name}.parquet").write_bytes(parquet_file([rows], rows.schema))
+    rows = AvroRows() if kind == "avro" else ParquetRows()
+    block = RecordBlock.of([(0, encode_event(event)) for event in events])
+    (folder / f"{name}.{kind}").write_bytes(b"".join(rows.content([block])))
 
 
-def expected(files: ParquetFiles, history: History) -> dict[str, bytes]:
+def replayed(kind: str, folder: Path, stack: ExitStack) -> ReplayedFiles:
+    return ReplayedFiles(KINDS[kind], str(folder), "t", stack)
+
+
+def expected(files: ReplayedFiles, history: History) -> dict[str, bytes]:
     """Return the digests of the rows that are not deleted."""
     present = {key: row for key, (_, row) in history.rows.items() if row is not None}
     events = {
@@ -96,8 +107,24 @@ def expected(files: ParquetFiles, history: History) -> dict[str, bytes]:
     return dict(files.expected(events))
 
 
+def foreign_parquet() -> bytes:
+    table = pa.table({"id": [1]})
+    return parquet_file([table], table.schema)
+
+
+def foreign_avro() -> bytes:
+    content = io.BytesIO()
+    fields = [{"name": "id", "type": "int"}]
+    fastavro.writer(content, {"type": "record", "name": "Row", "fields": fields}, [{"id": 1}])
+    return content.getvalue()
+
+
+FOREIGN = {"avro": foreign_avro, "parquet": foreign_parquet}
+
+
+@kinds
 @pytest.mark.parametrize("first", range(0, 200, 50))
-def test_files_in_any_order_give_the_rows_of_their_changes(first: int, tmp_path: Path) -> None:
+def test_files_in_any_order_give_the_rows_of_their_changes(first: int, kind: str, tmp_path: Path) -> None:
     for seed in range(first, first + 50):
         rng = random.Random(seed)
         history = History(rng, 40)
@@ -112,12 +139,13 @@ def test_files_in_any_order_give_the_rows_of_their_changes(first: int, tmp_path:
             parts = [events[:13], events[13:]]
         folder = tmp_path / str(seed)
         with ExitStack() as stack:
-            files = ParquetFiles(str(folder), "t", stack)
+            files = replayed(kind, folder, stack)
             assert not files.open(SCHEMA)
             for number, part in enumerate(parts[:-1]):
-                write(folder / "t" / "hour=1", f"{number}", part)
+                write(kind, folder / "t" / "hour=1", f"{number}", part)
             assert files.open(SCHEMA)
-            write(folder / "t" / "hour=2", "last", parts[-1])
+            assert files.left_out == []
+            write(kind, folder / "t" / "hour=2", "last", parts[-1])
             found = dict(each for part in files.fingerprints() for each in part)
             assert found == expected(files, history), seed
             look = files.look({key_text(key): None for key in KEYS})
@@ -128,12 +156,13 @@ def test_files_in_any_order_give_the_rows_of_their_changes(first: int, tmp_path:
         assert look.truncated == (history.truncated.order if history.truncated else None), seed
 
 
-def test_a_row_is_compared_by_its_columns(tmp_path: Path) -> None:
+@kinds
+def test_a_row_is_compared_by_its_columns(kind: str, tmp_path: Path) -> None:
     event = event_of(SCHEMA, Op.READ, after={**KEYS[1], **EMPTY, "c": "{}"})
-    write(tmp_path / "t", "1", [event])
+    write(kind, tmp_path / "t", "1", [event])
     with ExitStack() as stack:
-        files = ParquetFiles(str(tmp_path), "t", stack)
-        assert files.open(schema_of({"id": Kind.UINT64, "code": Kind.BYTES}, c=Kind.JSON, d=Kind.INT64))
+        files = replayed(kind, tmp_path, stack)
+        assert files.open(schema_of({"id": Kind.UINT64, "the code": Kind.BYTES}, c=Kind.JSON, d=Kind.INT64))
         assert files.left_out == ["d"]
         other = event_of(SCHEMA, Op.READ, after={**KEYS[1], **EMPTY, "c": "[]"})
         key = key_text(KEYS[1])
@@ -142,18 +171,35 @@ def test_a_row_is_compared_by_its_columns(tmp_path: Path) -> None:
         assert files.look({key_text(KEYS[2]): event}).rows == {}
 
 
-def test_files_of_another_program_and_keys_that_files_have_as_text_are_refused(tmp_path: Path) -> None:
+@kinds
+def test_files_of_another_program_and_keys_that_files_have_as_text_are_refused(
+    kind: str, tmp_path: Path
+) -> None:
     (tmp_path / "t").mkdir()
-    table = pa.table({"id": [1]})
-    (tmp_path / "t" / "1.parquet").write_bytes(parquet_file([table], table.schema))
+    (tmp_path / "t" / f"1.{kind}").write_bytes(FOREIGN[kind]())
     with ExitStack() as stack:
-        with pytest.raises(UsageError, match=r"1\.parquet below .* is no file of change rows"):
-            ParquetFiles(str(tmp_path), "t", stack).open(SCHEMA)
+        with pytest.raises(UsageError, match=r"1\.\w+ below .* is no file of change rows"):
+            replayed(kind, tmp_path, stack).open(SCHEMA)
         with pytest.raises(UsageError, match="have at of the primary key as text"):
-            ParquetFiles(str(tmp_path), "t", stack).open(schema_of({"at": Kind.TIME}))
+            replayed(kind, tmp_path, stack).open(schema_of({"at": Kind.TIME}))
 
 
-def test_a_folder_of_files_that_begins_like_another_one_is_not_its_table(tmp_path: Path) -> None:
-    write(tmp_path / "t2", "1", [event_of(SCHEMA, Op.READ, after={**KEYS[1], **EMPTY})])
+@kinds
+def test_a_folder_of_files_that_begins_like_another_one_is_not_its_table(kind: str, tmp_path: Path) -> None:
+    write(kind, tmp_path / "t2", "1", [event_of(SCHEMA, Op.READ, after={**KEYS[1], **EMPTY})])
     with ExitStack() as stack:
-        assert not ParquetFiles(str(tmp_path), "t", stack).open(SCHEMA)
+        assert not replayed(kind, tmp_path, stack).open(SCHEMA)
+
+
+@kinds
+def test_times_after_the_year_2262_are_compared(kind: str, tmp_path: Path) -> None:
+    schema = schema_of({"id": Kind.INT64}, at=Kind.LOCAL_TIMESTAMP)
+    one, other = (event_of(schema, Op.READ, after={"id": 1, "at": at * 10**21}) for at in (9, 8))
+    write(kind, tmp_path / "t", "1", [one])
+    with ExitStack() as stack:
+        files = replayed(kind, tmp_path, stack)
+        assert files.open(schema)
+        assert dict(files.expected({"[1]": one})) == dict(next(files.fingerprints()))
+        assert files.look({"[1]": one}).rows["[1]"].columns == []
+        (found,) = files.look({"[1]": other}).rows["[1]"].columns
+        assert found == ColumnDifference("at", f"{8 * 10**21}", f"{9 * 10**21}")
