@@ -6,6 +6,9 @@
 
 The intent is durable before the first file exists, and is deleted after the commit of the table. So a file without a
 commit always has an intent, and the clean-up finds it without a list of the table's folder.
+
+If a table is parked, the file of its parked changes names its data files, and is their intent from then on. The
+clean-up of one kind deletes no data file that the other kind names.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ import functools
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 
+from penstock.errors import PenstockError
 from penstock.event.model import ChangeEvent, Column, Source, TableSchema
 from penstock.io.columnar.partitions import Partition
 from penstock.io.staging.batch import EventBlocks, StagedBatch
@@ -28,12 +32,15 @@ from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import staged_in, staging_folder
 from penstock.io.staging.operations import clean_up
 from penstock.io.staging.options import StagingOptions
+from penstock.io.staging.parked_files import ChangeCodec, ParkedFiles, TableEpochs
 from penstock.io.staging.publish_epochs import PublishBatches, PublishEpochs
 from penstock.io.staging.retry import repeat_while_unavailable
 from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of, staging_store
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.store import FileStore
+from penstock.io.staging.table_parking import ParkingTarget
 from penstock.object_stores.store import in_parallel
+from penstock.parked import ParkedTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,6 +129,19 @@ class DataFileTarget(EpochTarget, Protocol):
         Others are committed by an earlier call, or their rows are in other files, or their table is left out.
         """
 
+    @property
+    def parked_changes(self) -> ChangeCodec:
+        """How the changes of a parked table are encoded: the names of its data files."""
+
+    def logs_of(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> list[TableEpochs]:
+        """Return what an epoch gives to each table; its changes are those of `parked_changes`."""
+
+    def publish_logs(self, tables: Sequence[TableEpochs], committed: list[str]) -> list[PenstockError | None]:
+        """Do what `ParkingTarget.publish_tables` does, and add to `committed` what `publish_files` returns."""
+
+    def raise_refused(self, tables: Sequence[TableEpochs], errors: Sequence[PenstockError | None]) -> None:
+        """See `penstock.io.staging.table_parking.ParkingTarget`."""
+
     def delete_unnamed(self, files: Collection[tuple[str, str]]) -> None:
         """Delete the files, each a table and a name, that their table does not have. They may be missing."""
 
@@ -156,13 +176,16 @@ class PublishDataFiles(PublishEpochs):
     What repeats, watermark and state: see `PublishEpochs`.
     """
 
-    def __init__(self, target: DataFileTarget, *, options: StagingOptions) -> None:
+    def __init__(
+        self, target: DataFileTarget, *, options: StagingOptions, max_parked_bytes: int | None = None
+    ) -> None:
         super().__init__(
             target,
             EventBlocks(RecordBlockCoder().encode),
             shards=SHARDS,
             roll_seconds=options.roll_seconds,
             staging=options.staging,
+            max_parked_bytes=max_parked_bytes,
         )
 
     def _bucket(self) -> Callable[[ChangeEvent, int], str]:
@@ -176,7 +199,7 @@ class PublishDataFiles(PublishEpochs):
 
     def _publish(self, sink: str) -> PublishBatches:
         files = cast("DataFileTarget", self._target)
-        return _CommitFiles(files, sink, self._staging, self._unavailable_seconds)
+        return _CommitFiles(files, sink, self._staging, self._unavailable_seconds, self._max_parked_bytes)
 
 
 def bucket_of_table(event: ChangeEvent, event_us: int) -> str:
@@ -251,12 +274,41 @@ class _CommitFiles(PublishBatches):
 
     _target: DataFileTarget
 
+    def publish_or_park(
+        self, batches: Sequence[StagedBatch], parked: Sequence[ParkedTable]
+    ) -> Sequence[ParkedTable]:
+        """Publish batches, and park tables if that is wanted; see `penstock.publish.ParksTables`."""
+        self._committed: list[str] = []
+        after = super().publish_or_park(batches, parked)
+        self._delete_intents(batches, self._committed)
+        return after
+
     @property
-    def _parking(self) -> None:
-        return None  # the rows are files of the table already
+    def _parking(self) -> ParkingTarget:
+        return _LogParking(self._target, self._committed)
+
+    def _parked_files(self) -> ParkedFiles:
+        return ParkedFiles(staging_store(self._staging), self._sink, self._target.parked_changes)
+
+    def clean_up_parked(self, job: str, generation: int, epoch: int, parked: Sequence[ParkedTable]) -> None:
+        """Delete files of parked changes, and data files that only they name; see `penstock.publish.ParksTables`."""
+        if not parked and self._max_parked_bytes is None:
+            return
+        files = self._parked_files()
+        unnamed = files.unnamed(job, (generation, epoch), parked)
+        if not unnamed:
+            return
+        kept = _data_files(files.changes_in(set(files.names(job)) - set(unnamed)))
+        # What waits for its first commit is in none of them: a file of an earlier epoch is published or kept by now.
+        self._target.delete_unnamed(_data_files(files.changes_in(unnamed)) - kept)
+        staging_store(self._staging).delete(unnamed)
 
     def _publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
-        committed = frozenset(self._target.publish_files(delivery, batches))
+        self._delete_intents(batches, self._target.publish_files(delivery, batches))
+
+    def _delete_intents(self, batches: Sequence[StagedBatch], files: Iterable[str]) -> None:
+        """Delete the intents of batches all of whose files are among `files`, which were just committed."""
+        committed = frozenset(files)
         # An intent with other files stays: the clean-up asks the tables about them.
         manifests = filter(None, map(_manifest_of, batches))
         done = [each.intent for each in manifests if committed.issuperset(file.path for file in each.files)]
@@ -274,9 +326,32 @@ class _CommitFiles(PublishBatches):
             if (origin := staged_in(name)) is not None and origin <= upto and origin not in waiting
         ]
         # The tables are asked too: a file that a commit names is never deleted.
-        self._target.delete_unnamed([file for name in past for file in _files_of_intent(store.read(name))])
+        files = {file for name in past for file in _files_of_intent(store.read(name))}
+        parked = self._parked_files()
+        self._target.delete_unnamed(files - _data_files(parked.changes_in(parked.names(job))))
         keep = {each.staged for each in publications} | (set(intents) - set(past))
         clean_up(store, job, self._sink, upto, keep)
+
+
+class _LogParking:
+    """The tables of a log as a `ParkingTarget`; the paths of the files that are committed come into `committed`."""
+
+    def __init__(self, target: DataFileTarget, committed: list[str]) -> None:
+        self._target, self._committed = target, committed
+
+    def tables_of(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> list[TableEpochs]:
+        return self._target.logs_of(delivery, batches)
+
+    def publish_tables(self, tables: Sequence[TableEpochs]) -> list[PenstockError | None]:
+        return self._target.publish_logs(tables, self._committed)
+
+    def raise_refused(self, tables: Sequence[TableEpochs], errors: Sequence[PenstockError | None]) -> None:
+        self._target.raise_refused(tables, errors)
+
+
+def _data_files(parts: Iterable[Any]) -> set[tuple[str, str]]:
+    """Return the table and the name of each data file among parked changes."""
+    return {(each.file.table, each.file.path.rpartition("/")[2]) for each in parts}
 
 
 def _files_of_intent(content: bytes) -> list[tuple[str, str]]:

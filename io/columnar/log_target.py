@@ -11,20 +11,19 @@ A format adds `LogFilesTarget` with `LogCommit`, and `TableFiles` for the files 
 
 from __future__ import annotations
 
-import io
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from penstock.errors import UnwritableError, UsageError
+from penstock.errors import PenstockError, UnwritableError, UsageError
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema
 from penstock.event.replica import by_table
 from penstock.event.schema_changes import SchemaChangedError
@@ -32,6 +31,7 @@ from penstock.event.schema_policies import EVOLVE
 from penstock.io.columnar.arrow_rows import columns_of_arrow
 from penstock.io.columnar.data_files import DataFile, PlannedFile, files_of
 from penstock.io.columnar.log_layout import LOG_LAYOUTS, LogLayout, check_layout
+from penstock.io.columnar.log_parts import PARKED_PARTS, Folder, LogPart
 from penstock.io.columnar.log_shape import LogShape, fits, fitted, shape_after
 from penstock.io.columnar.one_schema import with_one_schema
 from penstock.io.columnar.partitions import MANY_FILES, Partition, warn_of_many_files
@@ -39,7 +39,8 @@ from penstock.io.columnar.replica import (
     TableEvents,
     check_source,
     events_of_epoch,
-    publish_tables_of_epoch,
+    raise_refused,
+    refusals_of_tables,
     table_name,
 )
 from penstock.io.columnar.row_runs import TableRows
@@ -49,20 +50,8 @@ from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.errors import OutputError
+from penstock.io.staging.parked_files import ChangeCodec, EpochChanges, TableEpochs
 from penstock.object_stores.store import in_parallel
-
-
-class Folder(Protocol):
-    """The files of a table by their paths; see `penstock.io.staging.store.FileStore`.
-
-    `create` replaces a file of the same name, which an earlier try has left.
-    """
-
-    def create(self, name: str, content: Iterable[bytes]) -> None: ...
-    def sync(self, names: Iterable[str]) -> None: ...
-    def read(self, name: str) -> bytes: ...
-    def length(self, name: str) -> int | None: ...
-    def delete(self, names: Iterable[str]) -> None: ...
 
 
 class TableFiles(ABC):
@@ -89,24 +78,6 @@ class TableFiles(ABC):
     @abstractmethod
     def content(self, rows: pa.Table) -> tuple[bytes, str]:
         """Return a Parquet file of rows of the log, and its statistics in the words of the format."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Rows that an epoch adds to a table. `file` is None if they are staged as events."""
-
-    columns: TableSchema
-    rows: Callable[[Folder], pa.Table]
-    file: DataFile | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _TableLog:
-    """The parts that an epoch adds to a table."""
-
-    table: str
-    source: Source
-    parts: list[_Part] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,62 +242,78 @@ class LogFilesTarget(EpochTableTarget):
             super().publish(delivery, batches)
 
     def publish_files(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> Collection[str]:
-        given: dict[str, Source] = {}
         committed: list[str] = []
-
-        def publish(log: _TableLog) -> None:
-            check_source(log.table, log.source, given)
-            self._note(log.table, log.source)
-            with self.errors(log.table):
-                committed.extend(file.path for file in self._publish_log(log, delivery))
-                self._tidy(log.table)
-
-        with committing_rows():
-            publish_tables_of_epoch(self._logs(delivery, batches), publish, self.schema_changes)
+        logs = self.logs_of(delivery, batches)
+        raise_refused([each.source for each in logs], self.publish_logs(logs, committed), self.schema_changes)
         return committed
 
-    def _logs(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> list[_TableLog]:
-        """Return what an epoch adds, by table."""
-        logs: dict[tuple[str, str, str], _TableLog] = {}
+    @property
+    def parked_changes(self) -> ChangeCodec:
+        return PARKED_PARTS
 
-        def log_of(table: str, source: Source) -> _TableLog:
-            # Without the database: a table that gets the changes of several has one commit for all of them.
-            return logs.setdefault((table, source.schema, source.table), _TableLog(table, source))
+    def logs_of(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> list[TableEpochs]:
+        # Without the database: a table that gets the changes of several has one commit for all of them.
+        logs: dict[tuple[str, str, str], tuple[str, Source, list[LogPart]]] = {}
+
+        def add(table: str, part: LogPart) -> None:
+            source = part.source
+            logs.setdefault((table, source.schema, source.table), (table, source, []))[2].append(part)
 
         for batch in batches:
             if (files := files_of(batch)) is None:
                 events = [each for table in events_of_epoch([batch], self.selection) for each in table.events]
                 for planned in self.plan_files(events, ""):
-                    part = _Part(planned.columns, partial(self._planned_rows, planned))
-                    log_of(planned.table, planned.source).parts.append(part)
+                    rows = partial(self._planned_rows, planned)
+                    add(planned.table, LogPart(planned.source, planned.columns, rows))
                 continue
             for file in files:
                 if self.selection.has(file.source.schema, file.source.table):
                     self._check_staged(file.schema)
-                    part = _Part(file.schema, partial(_read, file), file)
-                    log_of(file.table, file.source).parts.append(part)
-        return list(logs.values())
+                    add(file.table, LogPart.of_file(file))
+        given: dict[str, Source] = {}
+        for table, source, _ in logs.values():
+            check_source(table, source, given)
+        return [
+            TableEpochs(table, source, (EpochChanges(delivery, parts),))
+            for table, source, parts in logs.values()
+            # A message of the log belongs to no table.
+            if source.table
+        ]
 
-    def _publish_log(self, log: _TableLog, delivery: EpochDelivery) -> Sequence[DataFile]:
-        """Commit what an epoch adds to a table; return the files that are committed as they are."""
-        columns = [part.columns for part in log.parts]
-        table = self._open(log.table)
+    def publish_logs(self, tables: Sequence[TableEpochs], committed: list[str]) -> list[PenstockError | None]:
+        def publish(log: TableEpochs) -> None:
+            # Parked changes of a table that is left out by now.
+            if not self.selection.has(log.source.schema, log.source.table):
+                return
+            self._note(log.name, log.source)
+            with self.errors(log.name):
+                committed.extend(file.path for file in self._publish_log(log))
+                self._tidy(log.name)
+
+        with committing_rows():
+            return refusals_of_tables(tables, publish)
+
+    def _publish_log(self, log: TableEpochs) -> Sequence[DataFile]:
+        """Commit what epochs add to a table; return the files that are committed as they are."""
+        table = self._open(log.name)
         # Created from the first epoch's columns: no table of a source is known before its first event.
         if table is None:
-            table = self._created(log.table, columns, log.source)
-        self._check_partitions(log.table, table, log.source)
+            table = self._created(log.name, [part.schema for part in log.missing(None)], log.source)
+        self._check_partitions(log.name, table, log.source)
         for _ in range(_MAX_ALTERED):
-            commit = self._begin(table, log.table, delivery)
+            commit = self._begin(table, log.name, log.newest)
             # Before anything is read: a repeated epoch costs only the metadata.
-            if delivery.is_delivered(commit.ledger()):
+            ledger = commit.ledger()
+            if log.is_delivered(ledger):
                 return ()
-            shape = self._shape(log.table, commit.columns(), columns, log.source)
+            parts = log.missing(ledger)
+            shape = self._shape(log.name, commit.columns(), [part.schema for part in parts], log.source)
             if shape.columns == commit.columns():
-                return self._commit(commit, log, shape)
+                return self._commit(commit, log, parts, shape)
             # A commit before the rows. Then the ledger is compared again, on the snapshot that the rows begin at.
             commit.alter(shape, log.source)
-            table = self._open(log.table)
-        raise TargetUnavailableError(f"another writer alters the columns of the table {log.table}")
+            table = self._open(log.name)
+        raise TargetUnavailableError(f"another writer alters the columns of the table {log.name}")
 
     def _created(self, name: str, columns: Sequence[TableSchema], source: Source) -> Any:
         """Create a table for rows with these columns, and return it.
@@ -345,19 +332,21 @@ class LogFilesTarget(EpochTableTarget):
         fix = "start the pipeline once with the other layout, which writes them, and change it then"
         check_layout(f"a file for {self.pattern} in the checkpoint", columns, self.layout, fix)
 
-    def _commit(self, commit: LogCommit, log: _TableLog, shape: LogShape) -> Sequence[DataFile]:
-        files = [part.file for part in log.parts if part.file is not None]
-        folder = self._files(log.table, commit.table).folder
-        _check_files(log.table, folder, files)
+    def _commit(
+        self, commit: LogCommit, log: TableEpochs, parts: Sequence[LogPart], shape: LogShape
+    ) -> Sequence[DataFile]:
+        files = [part.file for part in parts if part.file is not None]
+        folder = self._files(log.name, commit.table).folder
+        _check_files(log.name, folder, files)
         fitting = [each for each in files if fits(each.schema, shape.columns) and commit.takes(each)]
-        if len(fitting) == len(log.parts):
+        if len(fitting) == len(parts):
             commit.add_files(files)
             if len(files) > MANY_FILES:
-                warn_of_many_files(log.table)
+                warn_of_many_files(log.name)
             return files
         rows = [
             fitted(part.rows(folder), shape.columns, left_out, log.source)
-            for part, left_out in zip(log.parts, shape.left_out, strict=True)
+            for part, left_out in zip(parts, shape.left_out, strict=True)
         ]
         # A part without images has no columns for them.
         commit.append(pa.concat_tables(rows, promote_options="default"))
@@ -428,15 +417,6 @@ def _check_files(table: str, folder: Folder, files: Sequence[DataFile]) -> None:
                 f"the file {file.path} of the table {table} is gone or was changed before its commit. Restore it, "
                 "then resume the pipeline; or leave the table out (without_tables) and write it to another place"
             )
-
-
-def _read(file: DataFile, folder: Folder) -> pa.Table:
-    rows = pyarrow.parquet.read_table(io.BytesIO(folder.read(file.path)))
-    # A format may leave the columns of the partition out of the file.
-    for name, value in (file.partition.values if file.partition else {}).items():
-        if name not in rows.column_names and (value is None or isinstance(value, str)):
-            rows = rows.append_column(name, pa.array([value] * rows.num_rows, pa.string()))
-    return rows
 
 
 def _itself(rows: pa.Table) -> pa.Table:

@@ -55,7 +55,7 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
     on_refused_table: RefusedTables = "stop"
     """What happens when the target refuses a table for good (its columns do not fit, access is denied, it is no table
     of the sink): stop fails the pipeline after all other tables of the epoch; park keeps the changes of the table in
-    the checkpoint until `penstock tables` resumes or skips it, and the other tables go on. Not in the mode log."""
+    the checkpoint until `penstock tables` resumes or skips it, and the other tables go on."""
     max_parked_bytes: int = 1 << 30
     """Size of the changes of all parked tables of the sink, in bytes, above which the pipeline fails."""
     version_seconds: float = 0
@@ -76,7 +76,7 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
         """How large the changes of parked tables may be; None: no table is parked.
 
         Raises:
-            UsageError: an option is wrong, or the mode has no parked tables.
+            UsageError: an option is wrong.
         """
         if self.on_refused_table not in get_args(RefusedTables):
             raise UsageError(f"on_refused_table must be stop or park, got {self.on_refused_table!r}.")
@@ -84,11 +84,6 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
             raise UsageError(f"max_parked_bytes must be more than 0, got {self.max_parked_bytes!r}.")
         if self.on_refused_table == "stop":
             return None
-        if self.mode == "log":
-            raise UsageError(
-                "on_refused_table='park' needs mode='current' or mode='history': in the mode log the tasks have "
-                "written the rows as files of the table before it refuses them. Use on_refused_table='stop'."
-            )
         return self.max_parked_bytes
 
     def check_layout(self) -> None:

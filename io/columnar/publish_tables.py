@@ -28,7 +28,7 @@ def publish_tables(
     The change log of a target of data files is written by the tasks; see `PublishDataFiles`.
     """
     if isinstance(target, LogFilesTarget) and target.mode == "log":
-        return PublishDataFiles(target, options=options)
+        return PublishDataFiles(target, options=options, max_parked_bytes=max_parked_bytes)
     return PublishEpochs(
         target,
         EventBlocks(RecordBlockCoder().encode),

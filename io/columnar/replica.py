@@ -135,22 +135,6 @@ def with_one_commit_each(
     return list(merged.values())
 
 
-def publish_tables_of_epoch(
-    tables: Iterable[_OfTable], publish: Callable[[_OfTable], None], schema_changes: Entries
-) -> None:
-    """Publish each table of an epoch, several at the same time.
-
-    A table that can never be published does not keep the others from it.
-
-    Raises:
-        PenstockError: the error of the first table that failed. A permanent error is raised only after all other
-        tables.
-    """
-    # A message of the log belongs to no table.
-    those = [each for each in tables if each.source.table]
-    raise_refused([each.source for each in those], refusals_of_tables(those, publish), schema_changes)
-
-
 def refusals_of_tables(
     tables: Sequence[_OfTable], publish: Callable[[_OfTable], None]
 ) -> list[PenstockError | None]:

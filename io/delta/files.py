@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet
 
-from penstock.io.columnar.log_target import Folder, TableFiles
+from penstock.io.columnar.log_parts import Folder
+from penstock.io.columnar.log_target import TableFiles
 from penstock.io.columnar.parquet import parquet_file
 from penstock.io.columnar.partitions import Partition, PartitionField
 from penstock.io.delta.partitions import by_partition, column_of, with_units

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow.fs import FileSelector, FileType, PyFileSystem
 
 from penstock.errors import InvariantError
-from penstock.io.columnar.log_target import Folder
+from penstock.io.columnar.log_parts import Folder
 from penstock.io.delta.deletion_vectors import FOLDER
 from penstock.io.staging.local import LocalStore
 from penstock.object_stores.client import ObstoreRequests

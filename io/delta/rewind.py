@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from penstock.errors import UsageError
-from penstock.io.columnar.log_target import Folder
+from penstock.io.columnar.log_parts import Folder
 from penstock.io.delta.commit import is_plain
 from penstock.io.delta.folder import DeltaFolder
 from penstock.io.delta.marks import USER_METADATA

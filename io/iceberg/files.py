@@ -12,7 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.io.columnar.log_target import Folder, TableFiles
+from penstock.io.columnar.log_parts import Folder
+from penstock.io.columnar.log_target import TableFiles
 from penstock.io.columnar.parquet import parquet_file
 from penstock.io.columnar.partitions import Partition
 from penstock.io.iceberg.field_ids import with_field_ids

@@ -6,19 +6,24 @@
 A file is never changed. New changes are written as a new file, together with the last files as long as these are at
 most twice as long. So the number of files grows with the logarithm of the number of epochs until files are `FILE_BYTES`
 long, and each change is copied a few times.
+
+A change is an event. In a change log it is a data file that a task has written; see `ChangeCodec`.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
+from typing import Any
 
 import msgspec
 
 from penstock.attempt import Attempt, DriverToken
+from penstock.errors import UsageError
 from penstock.event.coder import decode_event, encode_event
 from penstock.event.model import ChangeEvent, Source, Version
 from penstock.io.staging.delivery import LedgerEntry
@@ -35,11 +40,26 @@ _LENGTH = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeCodec:
+    """How the changes of parked tables are encoded. Each change has a `source` and a `schema`.
+
+    `weigh` returns how many events a change has, and how many bytes outside of the files of this module.
+    """
+
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    weigh: Callable[[Any], tuple[int, int]]
+
+
+EVENTS = ChangeCodec(encode_event, decode_event, lambda event: (1, 0))
+
+
+@dataclass(frozen=True, slots=True)
 class EpochChanges:
-    """The events of one table in one epoch, in the order of their versions."""
+    """The events of one table in one epoch, in the order of their versions, or what a `ChangeCodec` encodes."""
 
     delivery: EpochDelivery
-    events: Sequence[ChangeEvent]
+    events: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +101,32 @@ class TableEpochs:
 
         The entry is of this history; see `is_delivered`.
         """
+        # As in one epoch: the events of several readers are in the order of their versions.
+        return sorted(self.missing(ledger), key=_version_of)
+
+    def missing(self, ledger: LedgerEntry | None) -> list[Any]:
+        """Return the changes of the epochs that a table does not have yet, in the order of the epochs."""
         known = (0, 0) if ledger is None else (ledger.generation, ledger.epoch)
         missing = [each for each in self.epochs if _position(each.delivery) > known]
-        # As in one epoch: the events of several readers are in the order of their versions.
-        return sorted(chain.from_iterable(each.events for each in missing), key=_version_of)
+        return list(chain.from_iterable(each.events for each in missing))
 
 
 class ParkedFile(msgspec.Struct, frozen=True, array_like=True):
-    """One file. `length` is in bytes, `crc32` covers the content, `changes` counts the events."""
+    """One file. `length` is in bytes, `crc32` covers the content, `changes` counts the events.
+
+    `held`: bytes outside of the file that its changes keep.
+    """
 
     name: str
     length: int
     crc32: int
     changes: int
+    held: int = 0
+
+    @property
+    def weight(self) -> int:
+        """All bytes that wait because of the file."""
+        return self.length + self.held
 
 
 class _Block(msgspec.Struct, frozen=True, array_like=True):
@@ -106,8 +139,8 @@ class _Block(msgspec.Struct, frozen=True, array_like=True):
 class ParkedFiles:
     """Reads and writes the files of the parked tables of one sink."""
 
-    def __init__(self, store: FileStore, sink: str) -> None:
-        self._store, self._sink = store, sink
+    def __init__(self, store: FileStore, sink: str, codec: ChangeCodec = EVENTS) -> None:
+        self._store, self._sink, self._codec = store, sink, codec
 
     def with_changes(
         self, parked: ParkedTable, changes: EpochChanges, attempt: Attempt, index: int
@@ -120,17 +153,20 @@ class ParkedFiles:
             OutputError: the store refused.
         """
         files = list(files_of(parked))
-        content, count = _encoded(changes), len(changes.events)
+        content, weights = self._encoded(changes), list(map(self._codec.weigh, changes.events))
+        count, held = sum(each for each, _ in weights), sum(each for _, each in weights)
         while (
-            files and files[-1].length <= 2 * len(content) and files[-1].length + len(content) <= FILE_BYTES
+            files
+            and files[-1].length <= 2 * len(content)
+            and files[-1].weight + len(content) + held <= FILE_BYTES
         ):
             # The old file stays until a record without it is committed; see `clean_up`.
             last = files.pop()
-            content, count = self._read(last) + content, last.changes + count
+            content, count, held = self._read(last) + content, last.changes + count, last.held + held
         name = staged_name(self._sink, attempt, index) + _SUFFIX
         self._store.create(name, [content])
         self._store.sync([name])
-        files.append(ParkedFile(name, len(content), zlib.crc32(content), count))
+        files.append(ParkedFile(name, len(content), zlib.crc32(content), count, held))
         return with_files(parked, files)
 
     def read(self, parked: ParkedTable, file: ParkedFile, attempt: Attempt) -> list[TableEpochs]:
@@ -144,7 +180,7 @@ class ParkedFiles:
         epochs = [
             EpochChanges(
                 EpochDelivery(self._sink, job, each.generation, each.epoch, each.drivers),
-                list(map(decode_event, each.events)),
+                self._decoded(parked, each.events),
             )
             for each in blocks
         ]
@@ -156,14 +192,47 @@ class ParkedFiles:
 
     def clean_up(self, job: str, upto: tuple[int, int], parked: Iterable[ParkedTable]) -> None:
         """Delete the files of `job` at or before (generation, epoch) `upto` that no table in `parked` has."""
+        self._store.delete(self.unnamed(job, upto, parked))
+
+    def unnamed(self, job: str, upto: tuple[int, int], parked: Iterable[ParkedTable]) -> list[str]:
+        """Return the names of the files that `clean_up` deletes."""
         keep = {file.name for each in parked for file in files_of(each)}
-        names = self._store.names_in(staging_folder(job, self._sink))
-        origins = {name: staged_in(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)}
-        self._store.delete(
+        origins = {name: staged_in(name.removesuffix(_SUFFIX)) for name in self.names(job)}
+        return [
             name
             for name, origin in origins.items()
             if origin is not None and origin <= upto and name not in keep
-        )
+        ]
+
+    def names(self, job: str) -> list[str]:
+        """Return the names of all files of `job`, also of tries that were not committed."""
+        return [
+            name for name in self._store.names_in(staging_folder(job, self._sink)) if name.endswith(_SUFFIX)
+        ]
+
+    def changes_in(self, names: Collection[str]) -> Iterator[Any]:
+        """Yield the changes in files, of which some may not be whole: a process died while it wrote them."""
+        for name in names:
+            # No record names a file that is not whole, and its changes are published or parked again.
+            with suppress(msgspec.DecodeError, struct.error):
+                for block in _blocks(self._store.read(name)):
+                    yield from map(self._codec.decode, _decode_block(block).events)
+
+    def _decoded(self, parked: ParkedTable, events: Sequence[bytes]) -> list[Any]:
+        try:
+            return list(map(self._codec.decode, events))
+        except (msgspec.DecodeError, ValueError):
+            # The file has its checksum, so it is whole.
+            raise UsageError(
+                f"{parked.source} was parked while the sink had another mode: give it the mode that it had, and "
+                "resume or skip the table first (penstock tables)"
+            ) from None
+
+    def _encoded(self, changes: EpochChanges) -> bytes:
+        delivery = changes.delivery
+        events = list(map(self._codec.encode, changes.events))
+        block = msgspec.msgpack.encode(_Block(delivery.generation, delivery.epoch, delivery.drivers, events))
+        return _LENGTH.pack(len(block)) + block
 
     def _read(self, file: ParkedFile) -> bytes:
         content = self._store.read(file.name)
@@ -186,15 +255,8 @@ def with_files(parked: ParkedTable, files: Sequence[ParkedFile]) -> ParkedTable:
         parked,
         files=msgspec.msgpack.encode(files),
         changes=sum(each.changes for each in files),
-        size=sum(each.length for each in files),
+        size=sum(each.weight for each in files),
     )
-
-
-def _encoded(changes: EpochChanges) -> bytes:
-    delivery = changes.delivery
-    events = list(map(encode_event, changes.events))
-    block = msgspec.msgpack.encode(_Block(delivery.generation, delivery.epoch, delivery.drivers, events))
-    return _LENGTH.pack(len(block)) + block
 
 
 def _blocks(content: bytes) -> Iterator[bytes]:

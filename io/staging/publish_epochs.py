@@ -218,7 +218,7 @@ class PublishBatches:
                 f"{self._target.name} has {len(parked)} parked tables, whose changes it cannot write with these "
                 "arguments: give the sink the mode that it had, and resume or skip the tables first (penstock tables)"
             )
-        files = ParkedFiles(staging_store(self._staging), self._sink)
+        files = self._parked_files()
         after = TableParking(target, files, self._max_parked_bytes, self._repeat).publish(batches, parked)
         self._note_tables(current_attempt().job)
         return after
@@ -227,12 +227,14 @@ class PublishBatches:
         """Delete files of parked changes that are not needed; see `penstock.publish.ParksTables`."""
         # Without the option there are none, except of an earlier run: a listing of an object store costs money.
         if parked or self._max_parked_bytes is not None:
-            files = ParkedFiles(staging_store(self._staging), self._sink)
-            files.clean_up(job, (generation, epoch), parked)
+            self._parked_files().clean_up(job, (generation, epoch), parked)
 
     @property
     def _parking(self) -> ParkingTarget | None:
         return self._target if isinstance(self._target, ParkingTarget) else None
+
+    def _parked_files(self) -> ParkedFiles:
+        return ParkedFiles(staging_store(self._staging), self._sink)
 
     def _repeat(self, work: Callable[[], _Result]) -> _Result:
         return repeat_while_unavailable(

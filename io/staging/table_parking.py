@@ -123,7 +123,7 @@ class TableParking:
                 )
                 # A file of which some commits are made stays whole: the ledger of the table skips these.
                 return with_files(again, files)
-            left -= files.pop(0).length
+            left -= files.pop(0).weight
         return with_files(parked, files)
 
     def _publish_file(self, parked: ParkedTable, file: ParkedFile) -> PenstockError | None:

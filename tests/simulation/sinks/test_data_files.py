@@ -246,7 +246,7 @@ def test_the_driver_decodes_no_event(lake: Any, tmp_path: Path, monkeypatch: pyt
             for name in (
                 "log_layout.change_rows",
                 "log_target.fitted",
-                "log_target._read",
+                "log_parts._read",
                 "log_target.events_of_epoch",
             ):
                 patch.setattr(f"penstock.io.columnar.{name}", refused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,12 @@ class Delta:
 
         return DeltaTable(self._folder / table).version()
 
+    def named(self, table: str) -> set[str]:
+        """Return the names of the files that any version of the table has."""
+        log = (self._folder / table / "_delta_log").glob("*.json")
+        actions = [json.loads(line) for path in log for line in path.read_text().splitlines()]
+        return {each["add"]["path"] for each in actions if "add" in each}
+
 
 class Iceberg:
     def __init__(self, folder: Path) -> None:
@@ -121,6 +128,9 @@ class Iceberg:
 
     def commits(self, table: str) -> int:
         return len(self._table(table).history())
+
+    def named(self, table: str) -> set[str]:
+        return {each.file.file_path.rpartition("/")[2] for each in self._table(table).scan().plan_files()}
 
 
 @pytest.fixture(params=[Delta])
