@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.event.model import Image
+from penstock.event.change_rows import IMAGES
+from penstock.event.model import Image, Op
 from penstock.io.columnar.arrow_rows import rows_of_arrow
 from penstock.verify.replay import Change
 
@@ -40,11 +41,18 @@ def changes_of_arrow(table: pa.Table) -> FileChanges:
     metadata = pa.Table.from_struct_array(table.column("metadata"))
     ops, versions = table.column("op").to_pylist(), metadata.column("version").to_pylist()
     not_sent = metadata.column("not_sent").to_pylist()
-    images = [_images(table, name) for name in ("key", "before", "after")]
+    keys, before, after = (_images(table, name) for name in IMAGES)
     columns = table.schema.field("after").type.names if "after" in table.column_names else ()
-    return FileChanges(
-        frozenset(columns), [Change(*each) for each in zip(ops, versions, *images, not_sent, strict=True)]
-    )
+    old_keys = map(_old_key, ops, keys, before)
+    changes = zip(ops, versions, keys, old_keys, after, not_sent, strict=True)
+    return FileChanges(frozenset(columns), [Change(*each) for each in changes])
+
+
+def _old_key(op: str, key: Image | None, before: Image | None) -> Image | None:
+    if op != Op.UPDATE or key is None or before is None:
+        return None
+    # A column that was not sent did not change.
+    return {name: value if before[name] is None else before[name] for name, value in key.items()}
 
 
 def _images(table: pa.Table, name: str) -> list[Image | None]:

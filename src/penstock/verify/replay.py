@@ -16,14 +16,15 @@ class Change(NamedTuple):
     """A change of a file.
 
     - `op`: see `Op`. `version`: `penstock.event.replica.encode_version`.
-    - `key`, `before`, `after`: None: it has no such image. A value of `before` that was not sent may be None.
+    - `key`: None: it is of no row. `old_key`: of the row before an UPDATE; None: it has the same key.
+    - `after`: None: the change has no such image.
     - `not_sent`: the columns of `after` that have a value which the source did not send.
     """
 
     op: str
     version: str
     key: Image | None
-    before: Image | None
+    old_key: Image | None
     after: Image | None
     not_sent: Sequence[str] | None
 
@@ -66,12 +67,8 @@ def row_changes(change: Change, key_text: Callable[[Image], str]) -> list[tuple[
     """
     version, key = change.version, change.key or {}
     changes, text = [], key_text(key)
-    if change.op == Op.UPDATE and change.before is not None:
-        before = change.before
-        # A column that was not sent did not change.
-        old = {name: value if before.get(name) is None else before[name] for name, value in key.items()}
-        if (old_text := key_text(old)) != text:
-            changes.append((old_text, ReplayedRow(version, True, {}, {})))
+    if change.old_key is not None and (old_text := key_text(change.old_key)) != text:
+        changes.append((old_text, ReplayedRow(version, True, {}, {})))
     if change.op == Op.DELETE:
         return [*changes, (text, ReplayedRow(version, True, {}, {}))]
     not_sent = dict.fromkeys(change.not_sent or (), "")

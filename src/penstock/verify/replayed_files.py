@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.event.column_types import Kind
+from penstock.event.keys import canonical_rule
 from penstock.event.model import ChangeEvent, Column, Op, TableSchema
 from penstock.event.plain_types import plain_schema
 from penstock.event.replica import decode_version
@@ -162,7 +164,13 @@ class ReplayedFiles(ColumnarRows):
 
 
 def _event_value(column: Column | None, value: Any) -> Any:
+    if column is None or value is None:
+        return value
     # The only numbers that files have in another type.
-    return (
-        int(value) if column is not None and column.type.kind is Kind.UINT64 and value is not None else value
-    )
+    if column.type.kind is Kind.UINT64:
+        value = int(value)
+    elif column.type.kind is Kind.DECIMAL:
+        value = Decimal(value)
+    # An old key comes from an image, which has the source's form.
+    rule = canonical_rule(column.type)
+    return value if rule is None else rule(value)

@@ -203,3 +203,21 @@ def test_times_after_the_year_2262_are_compared(kind: str, tmp_path: Path) -> No
         assert files.look({"[1]": one}).rows["[1]"].columns == []
         (found,) = files.look({"[1]": other}).rows["[1]"].columns
         assert found == ColumnDifference("at", f"{8 * 10**21}", f"{9 * 10**21}")
+
+
+@kinds
+def test_a_changed_key_is_found_in_its_canonical_form(kind: str, tmp_path: Path) -> None:
+    schema = schema_of({"price": Kind.DECIMAL, "share": Kind.FLOAT64})
+    row: Image = {"price": Decimal("2.50"), "share": -0.0}
+    key: Image = {"price": Decimal("2.5"), "share": 0.0}
+    new: Image = {"price": Decimal(3), "share": 1.0}
+    created = event_of(schema, Op.CREATE, after=row)
+    created = msgspec.structs.replace(created, key=key, version=Version(1))
+    changed = msgspec.structs.replace(event_of(schema, before=row, after=new), version=Version(2))
+    write(kind, tmp_path / "t", "1", [created, changed])
+    with ExitStack() as stack:
+        files = replayed(kind, tmp_path, stack)
+        assert files.open(schema)
+        ((found, _),) = next(files.fingerprints())
+        assert found == key_text(new)
+        assert files.look({key_text(key): None}).rows[key_text(key)].deleted
