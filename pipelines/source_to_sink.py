@@ -25,6 +25,7 @@ from penstock.errors import UsageError
 from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.files.options import FileOptions
 from penstock.io.staging.send_after_commit import SendAfterCommit
+from penstock.options import Options
 from penstock.pipelines.event_lines import (
     CheckedWrite,
     EventLines,
@@ -41,7 +42,7 @@ from penstock.pipelines.event_options import NATIVE, RECORD_FORMAT, EventOptions
 from penstock.pipelines.parameters import parameters_of
 from penstock.pipelines.program import run_program
 from penstock.pipelines.sinks import SINKS, SinkKind
-from penstock.pipelines.sources import SOURCES
+from penstock.pipelines.sources import SOURCES, SourceKind
 from penstock.pipelines.transaction_metadata import (
     WithTransactionMetadata,
     metadata_format,
@@ -113,14 +114,26 @@ def build(
 
 
 def endpoints(source: str, sink: str, choices: Mapping[str, Any]) -> tuple[Any, ToEvents, Any]:
-    """Return the transform of the source, the conversion to events and the transform of a sink of events; see `build`.
+    """Return the transform of the source, the conversion to events and the transform of the sink; see `build`.
 
-    Nothing is applied to a pipeline.
+    For a sink of lines the options of its files are in place of the transform. Nothing is applied to a pipeline.
     """
+    kind = SINKS[sink]
     of_source, of_events, of_sink = parameters_of(source, sink).divided(choices)
     transform = SOURCES[source].transform()(**_without_references(of_source))
-    to_events = ToEvents(EventOptions(**of_events), source, transform.stream)
-    return transform, to_events, _target(SINKS[sink], of_sink)
+    if kind.takes == "lines":
+        options = EventOptions.of(source, of_events)
+        files, _ = _file_options(SOURCES[source], of_sink)
+        return transform, ToEvents(options, source, transform.stream), files
+    options = EventOptions(**of_events)
+    return transform, ToEvents(options, source, transform.stream), _target(kind, of_sink)
+
+
+def _file_options(kind: SourceKind, given: Mapping[str, Any]) -> tuple[FileOptions, Options]:
+    """Return the options of files of lines, and those for native lines of a source."""
+    names = FileOptions.__dataclass_fields__
+    files = FileOptions(**{name: value for name, value in given.items() if name in names})
+    return files, kind.file_options(**{name: value for name, value in given.items() if name not in names})
 
 
 def _target(kind: SinkKind, given: Mapping[str, Any], **more: Any) -> Any:
@@ -161,9 +174,8 @@ def _write_lines(
 ) -> Any:
     """Apply source, conversion to lines, and files; return the published files."""
     kind = SOURCES[system]
-    names = FileOptions.__dataclass_fields__
-    files = FileOptions(**{name: value for name, value in given.items() if name in names})
-    own = dict(vars(kind.file_options(**{name: value for name, value in given.items() if name not in names})))
+    files, native = _file_options(kind, given)
+    own = dict(vars(native))
     lineage_log = own.pop("lineage_log", None)
     to_lines: beam.PTransform
     if options.format == NATIVE:

@@ -16,8 +16,19 @@ from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, Row, format_lsn
-from penstock.timestamps import format_timestamp
+import msgspec
+
+from penstock.io.postgres.record import (
+    UNCHANGED,
+    ChangeKind,
+    LogRecord,
+    LogTransaction,
+    Row,
+    Table,
+    format_lsn,
+    parse_lsn,
+)
+from penstock.timestamps import format_timestamp, parse_timestamp
 from penstock.transforms.formats.lines import Line
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -74,8 +85,47 @@ def _key(record: LogRecord) -> str:
     if row is None or record.table is None:
         return ""
     keys = [
-        (column.key_position, value)
-        for column, value in zip(record.table.columns, row, strict=True)
+        # The server sends the old row if a key has a large value.
+        (column.key_position, old if value is UNCHANGED else value)
+        for column, value, old in zip(record.table.columns, row, record.old or row, strict=True)
         if column.key_position is not None
     ]
     return _encode([value for _, value in sorted(keys, key=lambda key: key[0])])
+
+
+class _ParsedLine(msgspec.Struct):
+    commit_timestamp: str
+    commit_lsn: str | None
+    transaction_id: int | None
+    lsn: str
+    sequence: int
+    last: bool
+    kind: ChangeKind
+    new: dict[str, str | None] | None = None
+    old: dict[str, str | None] | None = None
+
+
+_decode = msgspec.json.Decoder(_ParsedLine).decode
+
+
+def record_of_line(line: bytes, table: Table) -> LogRecord:
+    """Return the record of a line of a table, without what a line does not tell.
+
+    `table`: as it is now. A column that the line does not have is unchanged, and one that the table does not have is
+    left out. `old` counts as full: its columns that are unchanged were not sent.
+
+    Raises:
+        ValueError: it is no line of `log_lines`.
+    """
+    parsed = _decode(line)
+    timestamp, lsn = parse_timestamp(parsed.commit_timestamp), parsed.commit_lsn
+    transaction = (
+        None if lsn is None else LogTransaction(parsed.transaction_id or 0, parse_lsn(lsn), timestamp)
+    )
+    new, old = (_row(image, table) for image in (parsed.new, parsed.old))
+    place = (parsed.sequence, parse_lsn(parsed.lsn), parsed.last)
+    return LogRecord(parsed.kind, timestamp, transaction, *place, table, new, old, old is not None)
+
+
+def _row(image: dict[str, str | None] | None, table: Table) -> Row | None:
+    return None if image is None else tuple(image.get(column.name, UNCHANGED) for column in table.columns)

@@ -14,8 +14,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from penstock.io.spanner.record import DataChangeRecord
-from penstock.timestamps import format_timestamp
+import msgspec
+
+from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mods
+from penstock.timestamps import format_timestamp, parse_timestamp
 from penstock.transforms.formats.lines import Line
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -55,3 +57,52 @@ def _side(text: str) -> str:
     if not text:
         return "null"
     return text.replace("\n", " ").replace("\r", " ") if "\n" in text or "\r" in text else text
+
+
+class _ParsedLine(msgspec.Struct):
+    commit_timestamp: str
+    record_sequence: str
+    server_transaction_id: str
+    is_last_record_in_transaction_in_partition: bool
+    table_name: str
+    mod_type: str
+    value_capture_type: str
+    number_of_records_in_transaction: int
+    number_of_partitions_in_transaction: int
+    transaction_tag: str
+    is_system_transaction: bool
+    mod_index: int
+    keys: msgspec.Raw
+    new_values: msgspec.Raw
+    old_values: msgspec.Raw
+
+
+_decode = msgspec.json.Decoder(_ParsedLine).decode
+
+
+def record_of_line(line: bytes, columns: tuple[ColumnType, ...]) -> tuple[DataChangeRecord, int]:
+    """Return a record with the one mod of a line, and the index of the mod in its record.
+
+    `columns`: of the table.
+
+    Raises:
+        ValueError: it is no line of `mod_lines`.
+    """
+    parsed = _decode(line)
+    sides = [bytes(side).decode() for side in (parsed.keys, parsed.new_values, parsed.old_values)]
+    record = DataChangeRecord(
+        parse_timestamp(parsed.commit_timestamp),
+        parsed.record_sequence,
+        parsed.server_transaction_id,
+        parsed.is_last_record_in_transaction_in_partition,
+        parsed.table_name,
+        columns,
+        Mods(tuple("" if side == "null" else side for side in sides)),
+        parsed.mod_type,
+        parsed.value_capture_type,
+        parsed.number_of_records_in_transaction,
+        parsed.number_of_partitions_in_transaction,
+        parsed.transaction_tag,
+        parsed.is_system_transaction,
+    )
+    return record, parsed.mod_index

@@ -36,11 +36,19 @@ _Raws = dict[str, msgspec.Raw]
 class EventParser:
     """Parses the records of `EventFormat`. `schema` describes the table, for records that contain no schema.
 
-    The record of a SCHEMA event has columns itself; their types have a kind and a native name, and no further parts.
+    With `known_columns_only` columns that `schema` does not have are left out of the images, otherwise refused. The
+    record of a SCHEMA event has columns itself; their types have a kind and a native name, and no further parts.
     """
 
-    def __init__(self, schema: TableSchema | None = None, *, converter: Converter | None = None) -> None:
+    def __init__(
+        self,
+        schema: TableSchema | None = None,
+        *,
+        converter: Converter | None = None,
+        known_columns_only: bool = False,
+    ) -> None:
         self._given, self._converter = schema, converter or JsonConverter()
+        self._known_only = known_columns_only
         self._tables: dict[bytes, _Columns] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -82,14 +90,14 @@ class EventParser:
         if found is None:
             if len(self._tables) >= 1024:
                 self._tables.clear()
-            found = self._tables[about] = _Columns(self._given, schema)
+            found = self._tables[about] = _Columns(self._given, schema, self._known_only)
         return found
 
 
 class _Columns:
     """The columns of a table, and how their values are read."""
 
-    def __init__(self, given: TableSchema | None, raw: msgspec.Raw | None) -> None:
+    def __init__(self, given: TableSchema | None, raw: msgspec.Raw | None, known_only: bool) -> None:
         if given is not None:
             shown = column_mappings(given, as_json=True, embeds_schema=False)
             self.schema, types = given, {name: each.schema for name, each in shown.items()}
@@ -106,6 +114,7 @@ class _Columns:
         else:
             raise ValueError("the record has no schema: pass the schema of the table")
         self._parsers = {column.name: value_parser(types[column.name], column.type) for column in self.schema}
+        self._known_only = known_only
 
     def image(self, raws: _Raws | None, absent: tuple[str, ...]) -> Image | None:
         if raws is None:
@@ -114,7 +123,7 @@ class _Columns:
             return {
                 name: None if bytes(raw) == b"null" else self._parsers[name](raw)
                 for name, raw in raws.items()
-                if name not in absent
+                if name not in absent and (name in self._parsers or not self._known_only)
             }
         except (ValueError, ArithmeticError, TypeError, KeyError):
             raise ValueError("a column does not have the form of its type") from None

@@ -10,6 +10,7 @@
     columnar_rows    rows in the form of sinks with columns
     columnar_table   a replica in Delta or Iceberg
     replayed_files   the rows of published files, whose changes are replayed
+    replayed_lines   the same for JSON Lines
     file_changes     the changes of a file, for each kind of files
     replay           the row after changes in any order; pure
     job              the tables of a job, and their comparison

@@ -14,6 +14,10 @@ from penstock.io.columnar.arrow_rows import rows_of_arrow
 from penstock.verify.replay import Change
 
 
+class UnreadableLineError(ValueError):
+    """A line is no change of the table as it is now. The text names the line and shows no values."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileChanges:
     """`columns` of the rows, and the changes in their order."""

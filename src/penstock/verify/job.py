@@ -16,6 +16,7 @@ from penstock.event.model import Source, TableSchema
 from penstock.extras import extra_packages
 from penstock.io.columnar.replica import table_name
 from penstock.io.staging.names import folder_name, sink_name
+from penstock.pipelines.event_options import NATIVE
 from penstock.pipelines.sinks import SINKS
 from penstock.pipelines.source_to_sink import WRITE, endpoints
 from penstock.pipelines.sources import SOURCES
@@ -27,9 +28,12 @@ from penstock.verify.rounds import Finding, Kind, Wait, findings
 from penstock.verify.source import PostgresSystem, SourceTable, SpannerSystem, System
 
 ROUNDS = 10
-_FILES = ("avro", "parquet")
+_COLUMN_FILES = ("avro", "parquet")
+_FILES = (*_COLUMN_FILES, "files")
 """Sinks whose files are replayed."""
 _TARGETS = ("postgresql", "delta", "iceberg", *_FILES)
+_FORMATS = (NATIVE, "envelope")
+"""Formats of lines that tell the version and all values of a change."""
 _SYSTEMS: Mapping[str, Callable[[], System]] = {
     "postgres": PostgresSystem,
     "spanner": SpannerSystem,
@@ -40,13 +44,16 @@ _WHY_NO_SOURCE = {
 }
 _FILTERS = ("where", "operations", "without_tags", "mod_types", "exclude_transaction_tags")
 """Parameters that leave out changes of a row, and not whole rows."""
-_WHY_NO_TARGET = {
-    "files": "its lines have another form in each format, and not all have versions. Parquet and Avro files are "
-    "replayed",
+_WHY_NO_FORMAT = {
+    "debezium": "its records do not tell all values exactly, nor in PostgreSQL the order of a change and a row of a "
+    "snapshot",
+    "change_feed": "its values are not read back",
+    "cloudevents": "its records have the values of another format",
 }
+_NO_VERSION = "its records have no version that names the transaction of a change"
 _NO_ROWS = (
     "it has no current rows that can be read by their keys: only PostgreSQL, Delta and Iceberg have them, and "
-    "Parquet and Avro files are replayed"
+    "files are replayed"
 )
 
 _KEYS_IN_REQUEST = 1_000
@@ -248,7 +255,9 @@ def check_job(source: str, sink: str, parameters: Mapping[str, Any]) -> None:
     if source not in _SYSTEMS:
         raise UsageError(f"{source}-to-{sink} cannot be compared: {_WHY_NO_SOURCE[source]}")
     if sink not in _TARGETS:
-        raise UsageError(f"{source}-to-{sink} cannot be compared: {_WHY_NO_TARGET.get(sink, _NO_ROWS)}")
+        raise UsageError(f"{source}-to-{sink} cannot be compared: {_NO_ROWS}")
+    if sink == "files":
+        _check_format(parameters)
     if (mode := parameters.get("mode", "current")) != "current":
         raise UsageError(
             f"a target with mode={mode} has versions of rows: only mode=current has a row for each row"
@@ -264,6 +273,20 @@ def check_job(source: str, sink: str, parameters: Mapping[str, Any]) -> None:
         raise UsageError(
             f"a job with {filters[0]} leaves out changes of a row, so its target has rows as they were at some time. "
             "Such rows cannot be compared with the source"
+        )
+
+
+def _check_format(parameters: Mapping[str, Any]) -> None:
+    format = parameters.get("format", NATIVE)
+    if format not in _FORMATS:
+        raise UsageError(
+            f"lines with format={format} are not replayed: {_WHY_NO_FORMAT.get(format, _NO_VERSION)}. Native lines and "
+            "format=envelope in JSON are"
+        )
+    converter = parameters.get("envelope", {}).get("converter", "json")
+    if converter != "json":
+        raise UsageError(
+            f"lines with envelope.converter={converter} are not replayed: only those in JSON are"
         )
 
 
@@ -314,14 +337,16 @@ def prepared(
     system = _SYSTEMS[source]()
     budget = RowBudget(rows_per_second)
     make_target = (
-        _files_maker(write, sink, stack) if sink in _FILES else _target_maker(write.target, sink, job, stack)
+        _files_maker(source, sink, parameters, str(write.output), stack)
+        if sink in _FILES
+        else _target_maker(write.target, sink, job, stack)
     )
     database = getattr(transform.stream, "database", "")
     tables = []
     for each in chosen:
         rows = SourceTable(str(each), reader, system, to_events.of_record, budget)
-        target = make_target(Source(source, "", database, each.schema, each.name))
         if (schema := rows.open()) is not None:
+            target = make_target(Source(source, "", database, each.schema, each.name), rows, schema)
             tables.append(_Table(rows, target, schema, str(target.name)))
     identity = _identity(source, sink, parameters, job)
     # Files keep all changes.
@@ -338,17 +363,33 @@ def _identity(source: str, sink: str, parameters: Mapping[str, Any], job: str) -
     return sha256(text.encode()).hexdigest()
 
 
-def _files_maker(write: Any, sink: str, stack: ExitStack) -> Callable[[Source], Any]:
+_MakeTarget = Callable[[Source, SourceTable, TableSchema], Any]
+"""Opens the target of a table of the source. The columns are those that the sink gets."""
+
+
+def _files_maker(
+    source: str, sink: str, parameters: Mapping[str, Any], output: str, stack: ExitStack
+) -> _MakeTarget:
     """Return what opens the files of a table of the source."""
-    with extra_packages("arrow", sink):
+    with extra_packages("arrow", *(set(_COLUMN_FILES) & {sink})):
         from penstock.verify.file_changes import KINDS
         from penstock.verify.replayed_files import ReplayedFiles
+        from penstock.verify.replayed_lines import NATIVE_LINES, ReplayedLines, envelope_lines, lines_of
 
-    kind, folder = KINDS[sink], str(write.output)
-    return lambda source: ReplayedFiles(kind, folder, folder_name(source.qualified_table), stack)
+    def columns(of: Source, rows: SourceTable, schema: TableSchema) -> ReplayedFiles:
+        return ReplayedFiles(KINDS[sink], output, folder_name(of.qualified_table), stack)
+
+    def lines(of: Source, rows: SourceTable, schema: TableSchema) -> ReplayedFiles:
+        if parameters.get("format", NATIVE) == NATIVE:
+            read_line = NATIVE_LINES[source](rows.event_of, rows.null_row)
+        else:
+            read_line = envelope_lines(schema, messages=parameters.get("lines") == "messages")
+        return ReplayedLines(lines_of(read_line), output, folder_name(of.qualified_table), stack)
+
+    return lines if sink == "files" else columns
 
 
-def _target_maker(target: Any, sink: str, job: str, stack: ExitStack) -> Callable[[Source], Any]:
+def _target_maker(target: Any, sink: str, job: str, stack: ExitStack) -> _MakeTarget:
     """Return what opens a table of the target for a table of the source."""
     # A job has the packages of its own target only.
     if sink == "postgresql":
@@ -360,8 +401,8 @@ def _target_maker(target: Any, sink: str, job: str, stack: ExitStack) -> Callabl
         stack.callback(session.close)
         for name, value in {**SESSION_SETTINGS, "statement_timeout": "0"}.items():
             session.execute("select set_config(%s, %s, false)", (name, value))
-        return lambda source: SqlTable(target, session, target.table_of_source(source))
+        return lambda source, rows, schema: SqlTable(target, session, target.table_of_source(source))
     from penstock.verify.columnar_table import ColumnarTable
 
     writer = sink_name(f"{WRITE}/Publish")
-    return lambda source: ColumnarTable(target, table_name(target.pattern, source), writer, job)
+    return lambda source, rows, schema: ColumnarTable(target, table_name(target.pattern, source), writer, job)

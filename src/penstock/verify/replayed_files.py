@@ -25,7 +25,7 @@ from penstock.event.replica import decode_version
 from penstock.io.columnar.table_rows import key_text
 from penstock.pipelines.published_folder import NoFolderError, PublishedFolder
 from penstock.verify.columnar_rows import ColumnarRows
-from penstock.verify.file_changes import FileKind
+from penstock.verify.file_changes import FileKind, UnreadableLineError
 from penstock.verify.keys import encode_values
 from penstock.verify.replay import Change, ReplayedRow, folded, row_changes
 from penstock.verify.rounds import Look, StoredRow
@@ -60,14 +60,10 @@ class ReplayedFiles(ColumnarRows):
         Raises:
             UsageError: the key has a type that files have as text.
         """
-        if texts := [each.name for each in schema.key_columns if each.type.kind in _NO_KEY_TYPES]:
-            raise UsageError(
-                f"{self.name}: files have {', '.join(texts)} of the primary key as text, so a row of the source "
-                "cannot be found in them. Choose other tables with --table"
-            )
         self._schema = schema
+        columns = self._compared(schema)
         self._catch_up()
-        self.columns = [column for column in plain_schema(schema) if column.name in self._known]
+        self.columns = [column for column in columns if column.name in self._known]
         self.left_out = [name for name in schema.names if name not in self._known]
         self.is_open = bool(self._read)
         return self.is_open
@@ -93,6 +89,15 @@ class ReplayedFiles(ColumnarRows):
             for key, row in self._with_keys(list(rows)).items()
         }
         return Look(stored, decode_version(self._truncated).order if self._truncated else None)
+
+    def _compared(self, schema: TableSchema) -> TableSchema:
+        """Return the columns of the source in the form of the files; raise as `open` does."""
+        if texts := [each.name for each in schema.key_columns if each.type.kind in _NO_KEY_TYPES]:
+            raise UsageError(
+                f"{self.name}: files have {', '.join(texts)} of the primary key as text, so a row of the source "
+                "cannot be found in them. Choose other tables with --table"
+            )
+        return plain_schema(schema)
 
     @property
     def _rows(self) -> sqlite3.Connection:
@@ -123,6 +128,8 @@ class ReplayedFiles(ColumnarRows):
     def _changes(self, file: str, content: bytes) -> list[Change]:
         try:
             read = self.kind.read(content)
+        except UnreadableLineError as error:
+            raise UsageError(f"{file} below {self.folder}: {error}") from None
         except ValueError:
             raise UsageError(f"{file} below {self.folder} is no file of change rows: remove it") from None
         self._known |= read.columns

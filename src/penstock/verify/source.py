@@ -71,13 +71,21 @@ class SourceTable:
     system: System
     to_events: ToEvents
     budget: RowBudget = field(default_factory=RowBudget)
+    null_row: Any = field(default=None, init=False)
+    """The record of a row that is NULL in all columns, when the table is open."""
     _schema: TableSchema = field(default=NO_COLUMNS, init=False)
 
     def open(self) -> TableSchema | None:
         """Ask for the columns; return those that the sink gets, or None if the pipeline leaves the table out."""
-        ((event, after),) = self.to_events(self.reader.null_row(self.name))
+        self.null_row = self.reader.null_row(self.name)
+        ((event, after),) = self.to_events(self.null_row)
         self._schema = event.schema
         return None if after is None else after.schema
+
+    def event_of(self, record: Any) -> ChangeEvent:
+        """Return the event of a record of the table, before the steps of the pipeline."""
+        ((event, _),) = self.to_events(record)
+        return event
 
     def chunks(self, cursor: str = "") -> Iterator[SourceChunk]:
         """Yield all rows, or those after a cursor, in the order of the primary key."""

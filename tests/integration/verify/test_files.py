@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import fastavro
 import pyarrow as pa
@@ -19,7 +21,7 @@ from tests.integration.verify.test_postgres import PLANTED_FROM as FIRST
 from tests.integration.verify.test_postgres import Writer, filled
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=60)]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=80)]
 
 TYPES = (
     "id uuid primary key, price numeric, exact numeric(38,9), at time, zoned timetz, moment timestamp, day date, "
@@ -58,10 +60,11 @@ def changed(rows: Rows) -> Rows:
     return rows + extra
 
 
-def with_another_price(rows: Rows) -> Rows:
+def without_a_price(rows: Rows) -> Rows:
+    """Return the rows of a file of types with a fault."""
     for row in rows:
         if row["key"]["id"] == NO_ID:
-            row["after"]["price"] = "1.5"
+            row["after"]["price"] = None
     return rows
 
 
@@ -79,13 +82,57 @@ def plant_in_avro(file: Path, change: Callable[[Rows], Rows]) -> None:
     file.write_bytes(content.getvalue())
 
 
-PLANT = {"avro": plant_in_avro, "parquet": plant_in_parquet}
+def plant_in_envelopes(file: Path, change: Callable[[Rows], Rows]) -> None:
+    messages = [json.loads(line) for line in file.read_text().splitlines()]
+    rows = change([each["value"] for each in messages])
+    file.write_text("".join(json.dumps({**messages[0], "value": row}) + "\n" for row in rows))
 
 
-@pytest.mark.parametrize("sink", sorted(PLANT))
+def plant_in_native_lines(file: Path, change: Callable[[Rows], Rows]) -> None:
+    def row(line: dict[str, Any]) -> dict[str, Any]:
+        id_ = (line["new"] or line["old"])["id"]
+        return {"line": line, "key": {"id": int(id_) if id_.isdecimal() else id_}, "after": line["new"]}
+
+    rows = change([row(json.loads(line)) for line in file.read_text().splitlines()])
+    lines = [
+        {**each["line"], "new": each["after"] and {**each["after"], "id": str(each["key"]["id"])}}
+        for each in rows
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+class Files(NamedTuple):
+    """Files of a sink, and how faults are planted in them."""
+
+    sink: str
+    ending: str
+    plant: Callable[[Path, Callable[[Rows], Rows]], None]
+    parameters: Mapping[str, Any] = MappingProxyType({})
+
+
+FILES = {
+    "avro": Files("avro", "avro", plant_in_avro),
+    "parquet": Files("parquet", "parquet", plant_in_parquet),
+    "native": Files("files", "jsonl", plant_in_native_lines),
+    "envelope": Files(
+        "files", "jsonl", plant_in_envelopes, {"format": "envelope", "lines": "messages", "shards": 2}
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("avro", marks=pytest.mark.campaign),
+        pytest.param("envelope", marks=pytest.mark.campaign),
+        "native",
+        "parquet",
+    ],
+)
 def test_planted_faults_of_files_are_found_and_repaired_while_rows_change(
-    sink: str, database: Database, tmp_path: Path
+    name: str, database: Database, tmp_path: Path
 ) -> None:
+    files = FILES[name]
     # With `default` identity an UPDATE does not send large values that it leaves as they are.
     filled(database).execute(
         f"update orders set customer = repeat('long ', 10000) where id >= {planting.CHANGING_FROM}",
@@ -100,16 +147,17 @@ def test_planted_faults_of_files_are_found_and_repaired_while_rows_change(
     )
     source = {"dsn": database.dsn, "publication": database.publication, "slot": database.slot}
     signals = {"signal_folder": str(tmp_path / "signals")}
-    job = job_file(tmp_path, f"postgres-to-{sink}", **source, **signals, output=str(tmp_path / "lake"))
+    parameters = {**source, **signals, **files.parameters, "output": str(tmp_path / "lake")}
+    job = job_file(tmp_path, f"postgres-to-{files.sink}", **parameters)
     compare: Callable[..., Any] = lambda *more: verify(job, "--show-values", "--timeout", "3m", *more)  # noqa: E731
     with running(job):
         with Writer(database):
             code, results, messages = compare()
             assert (code, found(results)) == (0, set()), (results, messages)
         wait_until(lambda: (tmp_path / "lake").is_dir())
-        for table, change in (("orders", changed), ("types", with_another_price)):
-            for file in (tmp_path / "lake" / f"public.{table}").rglob(f"*.{sink}"):
-                PLANT[sink](file, change)
+        for table, change in (("orders", changed), ("types", without_a_price)):
+            for file in (tmp_path / "lake" / f"public.{table}").rglob(f"*.{files.ending}"):
+                files.plant(file, change)
         with Writer(database):
             code, results, messages = compare("--repair")
             assert (code, found(results)) == (1, REPAIRED | EXTRA), (results, messages)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -159,20 +160,37 @@ def test_a_replica_in_postgres_is_equal_while_rows_change(
     ), (results, messages)
 
 
+def plant_in_parquet(folder: Path) -> None:
+    (file,) = [
+        each
+        for each in folder.rglob("*.parquet")
+        if any(row["Id"] == 3 for row in parquet.read_table(each, partitioning=None)["key"].to_pylist())
+    ]
+    rows = parquet.read_table(file, partitioning=None)
+    kept = [row for row in rows.to_pylist() if row["key"]["Id"] != 3]
+    parquet.write_table(pa.Table.from_pylist(kept, rows.schema), file)
+
+
+def plant_in_lines(folder: Path) -> None:
+    for file in folder.rglob("*.jsonl"):
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text("".join(line for line in lines if json.loads(line)["keys"]["Id"] != "3"))
+
+
 @pytest.mark.campaign
-def test_replayed_files_are_equal_while_rows_change(spanner: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sink", "plant_in_files"),
+    [("parquet", plant_in_parquet), ("files", plant_in_lines)],
+    ids=["parquet", "native"],
+)
+def test_replayed_files_are_equal_while_rows_change(
+    sink: str, plant_in_files: Callable[[Path], None], spanner: Any, tmp_path: Path
+) -> None:
     parameters = dict(zip(("project", "instance", "database"), NAMES, strict=True)) | {"change_stream": "All"}
-    job = job_file(tmp_path, "spanner-to-parquet", **parameters, output=str(tmp_path / "lake"))
+    job = job_file(tmp_path, f"spanner-to-{sink}", **parameters, output=str(tmp_path / "lake"))
     with running(job), writing(spanner):
         code, results, messages = verify(job, "--timeout", "3m")
         assert (code, found(results)) == (0, set()), (results, messages)
-        (file,) = [
-            each
-            for each in (tmp_path / "lake" / "Orders").rglob("*.parquet")
-            if any(row["Id"] == 3 for row in parquet.read_table(each, partitioning=None)["key"].to_pylist())
-        ]
-        rows = parquet.read_table(file, partitioning=None)
-        kept = [row for row in rows.to_pylist() if row["key"]["Id"] != 3]
-        parquet.write_table(pa.Table.from_pylist(kept, rows.schema), file)
+        plant_in_files(tmp_path / "lake" / "Orders")
         code, results, messages = verify(job, "--show-values", "--timeout", "3m")
     assert (code, found(results)) == (1, {("Orders", 'missing ["a",3]', ())}), (results, messages)

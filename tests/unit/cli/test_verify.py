@@ -180,12 +180,20 @@ def test_a_job_that_does_not_go_on_is_refused(run: Run, state: dict[str, Any], t
     assert text in result.stderr
 
 
+def lines(format: str, **options: Any) -> dict[str, Any]:
+    """Return what is different in a job that writes lines."""
+    parameters = {"output": "/data", "target_dsn": "", "format": format, **options}
+    return {"template": "postgres-to-files", "parameters": parameters}
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
+        (lines("debezium"), "format=debezium are not replayed: its records do not tell all values"),
+        (lines("ydb"), "format=ydb are not replayed: its records have no version"),
         (
-            {"template": "postgres-to-files", "parameters": {"output": "/data", "target_dsn": ""}},
-            "Parquet and Avro files are replayed",
+            lines("envelope", envelope={"converter": "avro", "registry_url": "mock://r"}),
+            "envelope.converter=avro are not replayed",
         ),
         (
             {

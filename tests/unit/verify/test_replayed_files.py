@@ -7,7 +7,9 @@ import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 from decimal import Decimal
+from math import inf
 from pathlib import Path
+from typing import cast
 
 import fastavro
 import msgspec
@@ -15,18 +17,25 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import UsageError
-from penstock.event import ChangeEvent, Image, Kind, Op, Version
+from penstock.event import ChangeEvent, Image, Kind, Op, TableSchema, Version
 from penstock.event.coder import encode_event
 from penstock.io.columnar.avro import AvroRows
 from penstock.io.columnar.parquet import ParquetRows, parquet_file
 from penstock.io.columnar.table_rows import key_text
+from penstock.io.files.json_lines import json_line
 from penstock.io.staging.blocks import RecordBlock
+from penstock.transforms.formats.event_envelope import EventFormat
+from penstock.transforms.formats.lines import LineContent, RecordLines
 from penstock.verify.file_changes import KINDS
 from penstock.verify.replayed_files import ReplayedFiles
+from penstock.verify.replayed_lines import ReplayedLines, envelope_lines, lines_of
 from penstock.verify.rounds import ColumnDifference, StoredRow
 from tests.unit.formats.events import event_of, schema_of
 
-kinds = pytest.mark.parametrize("kind", sorted(KINDS))
+LINES = ("values", "messages")
+"""What a line of the format envelope is."""
+kinds = pytest.mark.parametrize("kind", [*sorted(KINDS), *LINES])
+columnar = pytest.mark.parametrize("kind", sorted(KINDS))
 SCHEMA = schema_of({"id": Kind.UINT64, "the code": Kind.BYTES}, a=Kind.DECIMAL, b=Kind.TIMESTAMP, c=Kind.JSON)
 KEYS: list[Image] = [{"id": id_, "the code": b"\x00" if id_ % 2 else b"x"} for id_ in range(5)]
 EMPTY: Image = {"a": None, "b": None, "c": None}
@@ -87,12 +96,21 @@ class History:
 
 def write(kind: str, folder: Path, name: str, events: Sequence[ChangeEvent]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    rows = AvroRows() if kind == "avro" else ParquetRows()
-    block = RecordBlock.of([(0, encode_event(event)) for event in events])
-    (folder / f"{name}.{kind}").write_bytes(b"".join(rows.content([block])))
+    if kind in LINES:
+        lines = RecordLines(EventFormat("srv"), cast(LineContent, kind))
+        content = b"".join(json_line(each.line) for event in events for each in lines(event))
+    else:
+        rows = AvroRows() if kind == "avro" else ParquetRows()
+        block = RecordBlock.of([(0, encode_event(event)) for event in events])
+        content = b"".join(rows.content([block]))
+    ending = "jsonl" if kind in LINES else kind
+    (folder / f"{name}.{ending}").write_bytes(content)
 
 
-def replayed(kind: str, folder: Path, stack: ExitStack) -> ReplayedFiles:
+def replayed(kind: str, folder: Path, stack: ExitStack, schema: TableSchema = SCHEMA) -> ReplayedFiles:
+    if kind in LINES:
+        lines = lines_of(envelope_lines(schema, messages=kind == "messages"))
+        return ReplayedLines(lines, str(folder), "t", stack)
     return ReplayedFiles(KINDS[kind], str(folder), "t", stack)
 
 
@@ -158,20 +176,23 @@ def test_files_in_any_order_give_the_rows_of_their_changes(first: int, kind: str
 
 @kinds
 def test_a_row_is_compared_by_its_columns(kind: str, tmp_path: Path) -> None:
-    event = event_of(SCHEMA, Op.READ, after={**KEYS[1], **EMPTY, "c": "{}"})
+    event = event_of(SCHEMA, Op.READ, after={**KEYS[1], **EMPTY, "a": Decimal(1), "c": "{}"})
     write(kind, tmp_path / "t", "1", [event])
     with ExitStack() as stack:
-        files = replayed(kind, tmp_path, stack)
-        assert files.open(schema_of({"id": Kind.UINT64, "the code": Kind.BYTES}, c=Kind.JSON, d=Kind.INT64))
+        schema = schema_of({"id": Kind.UINT64, "the code": Kind.BYTES}, c=Kind.JSON, d=Kind.INT64)
+        files = replayed(kind, tmp_path, stack, schema)
+        assert files.open(schema)
         assert files.left_out == ["d"]
         other = event_of(SCHEMA, Op.READ, after={**KEYS[1], **EMPTY, "c": "[]"})
         key = key_text(KEYS[1])
         assert files.look({key: event}).rows[key] == StoredRow(event.version, False, [])
         assert files.look({key: other}).rows[key].columns == [ColumnDifference("c", "[]", "{}")]
+        later = event_of(schema, Op.READ, after={**KEYS[1], "c": "{}", "d": 5})
+        assert files.look({key: later}).rows[key].columns == []
         assert files.look({key_text(KEYS[2]): event}).rows == {}
 
 
-@kinds
+@columnar
 def test_files_of_another_program_and_keys_that_files_have_as_text_are_refused(
     kind: str, tmp_path: Path
 ) -> None:
@@ -197,7 +218,7 @@ def test_times_after_the_year_2262_are_compared(kind: str, tmp_path: Path) -> No
     one, other = (event_of(schema, Op.READ, after={"id": 1, "at": at * 10**21}) for at in (9, 8))
     write(kind, tmp_path / "t", "1", [one])
     with ExitStack() as stack:
-        files = replayed(kind, tmp_path, stack)
+        files = replayed(kind, tmp_path, stack, schema)
         assert files.open(schema)
         assert dict(files.expected({"[1]": one})) == dict(next(files.fingerprints()))
         assert files.look({"[1]": one}).rows["[1]"].columns == []
@@ -216,8 +237,23 @@ def test_a_changed_key_is_found_in_its_canonical_form(kind: str, tmp_path: Path)
     changed = msgspec.structs.replace(event_of(schema, before=row, after=new), version=Version(2))
     write(kind, tmp_path / "t", "1", [created, changed])
     with ExitStack() as stack:
-        files = replayed(kind, tmp_path, stack)
+        files = replayed(kind, tmp_path, stack, schema)
         assert files.open(schema)
         ((found, _),) = next(files.fingerprints())
         assert found == key_text(new)
         assert files.look({key_text(key): None}).rows[key_text(key)].deleted
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_lines_have_values_that_no_column_holds(kind: str, tmp_path: Path) -> None:
+    schema = schema_of({"at": Kind.TIME}, moment=Kind.TIMESTAMP, day=Kind.DATE)
+    row: Image = {"at": 5, "moment": 1_670_792_400_890_000_001, "day": inf}
+    event = event_of(schema, Op.READ, after=row)
+    write(kind, tmp_path / "t", "1", [event])
+    with ExitStack() as stack:
+        files = replayed(kind, tmp_path, stack, schema)
+        assert files.open(schema)
+        assert dict(files.expected({"[5]": event})) == dict(next(files.fingerprints()))
+        other = event_of(schema, Op.READ, after={**row, "moment": 1_670_792_400_890_000_000})
+        (found,) = files.look({"[5]": other}).rows["[5]"].columns
+        assert found.column == "moment"
