@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvariantError
 from penstock.event.column_numbers import ColumnMoves, Numbers
@@ -15,6 +15,7 @@ from penstock.event.schema_changes import SchemaChange
 from penstock.event.schema_policies import ChangePolicies, Entries, policies_of
 from penstock.io.columnar.replica import TableEvents
 from penstock.io.columnar.table_rows import (
+    KEY,
     PREFIX,
     History,
     StoredRow,
@@ -24,6 +25,9 @@ from penstock.io.columnar.table_rows import (
 )
 from penstock.io.staging.delivery import LedgerEntry
 from penstock.io.staging.epochs import EpochDelivery
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +73,14 @@ class TableCommit(ABC):
         """Rename and drop columns, and remember their numbers, in one commit without rows."""
         raise _cannot_follow(self.name)
 
-    @abstractmethod
     def read_keys(self) -> Iterator[list[str]]:
         """Yield the keys of all rows, as text."""
+        for part in self.read_columns([KEY]):
+            yield part.column(0).to_pylist()
 
     @abstractmethod
-    def read_rows(self) -> Iterator[list[StoredRow]]:
-        """Yield all rows, tombstones included, in parts and in no order."""
+    def read_columns(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows, tombstones included, in parts and in no order."""
 
     @abstractmethod
     def fit(self, wanted: TableSchema, source: Source) -> tuple[TableSchema, SchemaChange]:

@@ -49,10 +49,15 @@ def are_whole(schema: TableSchema) -> bool:
     key = schema.key_columns
     return (
         bool(key)
-        and all(column.type.kind in (*_INTEGERS, *_TEXTS) for column in key)
-        and not key_rules(schema)
+        and has_plain_key(schema)
         and all(plain_value(column.type) is None or _is_number_as_text(column.type) for column in schema)
     )
+
+
+def has_plain_key(schema: TableSchema) -> bool:
+    """Return whether `key_texts` takes the keys of a table."""
+    kinds = (column.type.kind for column in schema.key_columns)
+    return all(kind in (*_INTEGERS, *_TEXTS) for kind in kinds) and not key_rules(schema)
 
 
 def rows_of_changes(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
@@ -73,7 +78,7 @@ def rows_of_changes(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
         and _has_all(others["not_sent"], deleted)
         and (before.null_count == len(before) or _keeps_key(_fields(before), of_key))
     )
-    texts = _key_texts(schema, list(of_key.values())) if is_whole else None
+    texts = key_texts(schema, list(of_key.values())) if is_whole else None
     if texts is None:
         return None
     columns = [of_key.get(column.name, of_row[column.name]) for column in schema]
@@ -121,6 +126,24 @@ def keys_of(rows: pa.Table) -> ChangedKeys:
     """Return the keys of whole rows, one row for each key."""
     is_read = pc.equal(rows.column(OP), str(Op.READ))
     return ChangedKeys(rows.column(KEY).to_pylist, of_snapshot=bool(pc.any(is_read).as_py()))
+
+
+def key_texts(schema: TableSchema, columns: Sequence[pa.Array]) -> pa.Array | None:
+    """Return what `key_text` returns for each key, whose columns may be texts; None: a value has another form there.
+
+    `has_plain_key` holds for the columns `schema` of the events.
+    """
+    texts = []
+    for column, values in zip(schema.key_columns, columns, strict=True):
+        if values.null_count:
+            return None
+        if column.type.kind in _INTEGERS:
+            texts.append(values.cast(pa.string()))
+        elif pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
+            return None
+        else:
+            texts.append(pc.binary_join_element_wise('"', values, '"', ""))
+    return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*texts, ","), "]", "")
 
 
 def newest(rows: pa.Table) -> pa.Table:
@@ -219,21 +242,6 @@ def _is_whole(event: ChangeEvent, schema: TableSchema) -> bool:
 
 def _is_number_as_text(type_: ColumnType) -> bool:
     return type_.kind is Kind.DECIMAL and plain_value(type_) is not None
-
-
-def _key_texts(schema: TableSchema, columns: Sequence[pa.Array]) -> pa.Array | None:
-    """Return what `key_text` returns for each key; None: a value has another form there."""
-    texts = []
-    for column, values in zip(schema.key_columns, columns, strict=True):
-        if values.null_count:
-            return None
-        if column.type.kind in _INTEGERS:
-            texts.append(values.cast(pa.string()))
-        elif pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
-            return None
-        else:
-            texts.append(pc.binary_join_element_wise('"', values, '"', ""))
-    return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*texts, ","), "]", "")
 
 
 def _table(schema: TableSchema, arrays: Sequence[pa.Array]) -> pa.Table:

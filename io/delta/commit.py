@@ -128,20 +128,12 @@ class DeltaCommit(LogCommit):
             self.rewrite(_read(self.table).select(shape.names).cast(shape))
         return after, change
 
-    def read_keys(self) -> Iterator[list[str]]:
+    def read_columns(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         from deltalake import QueryBuilder
 
-        for part in QueryBuilder().register("t", self.table).execute(f"select {KEY} from t"):
-            yield pa.record_batch(part).column(0).to_pylist()
-
-    def read_rows(self) -> Iterator[list[StoredRow]]:
-        from deltalake import QueryBuilder
-
-        shape = table_schema_of(self.table)
-        for part in QueryBuilder().register("t", self.table).execute("select * from t"):
-            # A query has partition columns at the end.
-            rows = pa.Table.from_batches([pa.record_batch(part)]).select(shape.names)
-            yield rows_of_arrow(rows.cast(shape))
+        query = "select {} from t".format(", ".join(map(_identifier, names)))
+        for part in QueryBuilder().register("t", self.table).execute(query):
+            yield pa.record_batch(part)
 
     def rows_with(self, keys: list[str]) -> list[StoredRow]:
         return self._load(f"{KEY} in", keys)
@@ -340,6 +332,10 @@ def _read(delta: Any, where: str = "true") -> Any:
 def table_schema_of(delta: Any) -> pa.Schema:
     """Return the columns of an open table."""
     return pa.schema(delta.schema().to_arrow())
+
+
+def _identifier(name: str) -> str:
+    return '"{}"'.format(name.replace('"', '""'))
 
 
 def _quoted(text: str) -> str:

@@ -16,7 +16,6 @@ from penstock.event.schema_changes import SchemaChange, SchemaChangedError
 from penstock.io.columnar.arrow_rows import (
     arrow_schema,
     columns_of_arrow,
-    rows_of_arrow,
 )
 from penstock.io.columnar.data_files import DataFile
 from penstock.io.columnar.followed_columns import decode_numbers, encode_numbers
@@ -29,7 +28,6 @@ from penstock.io.columnar.partitions import (
 from penstock.io.columnar.positions import NO_POSITIONS, Positions
 from penstock.io.columnar.replica import schema_change
 from penstock.io.columnar.row_commit import RowCommit
-from penstock.io.columnar.table_rows import KEY, StoredRow
 from penstock.io.columnar.upkeep import GROUP_ROWS
 from penstock.io.iceberg.field_ids import field_ids, with_field_ids
 from penstock.io.iceberg.partitions import by_partition, record_of
@@ -142,13 +140,8 @@ class IcebergCommit(RowCommit, LogCommit):
     def fit(self, wanted: TableSchema, source: Source) -> tuple[TableSchema, SchemaChange]:
         return schema_change(self.name, self.columns(), wanted, self.policies(source))
 
-    def read_keys(self) -> Iterator[list[str]]:
-        for part in self.table.scan(selected_fields=(KEY,)).to_arrow_batch_reader():
-            yield part.column(0).to_pylist()
-
-    def read_rows(self) -> Iterator[list[StoredRow]]:
-        for part in self.table.scan().to_arrow_batch_reader():
-            yield rows_of_arrow(pa.Table.from_batches([part]))
+    def read_columns(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from self.table.scan(selected_fields=tuple(names)).to_arrow_batch_reader()
 
     def _columns_entry(self, source: Source) -> str:
         return f"penstock.columns.{source_text(source)}"

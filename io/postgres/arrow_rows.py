@@ -85,22 +85,27 @@ class _Versions(NamedTuple):
 
 def columns_of(records: CopiedRows) -> list[pa.Array]:
     """Return the columns of a chunk as arrays of texts."""
-    names = [str(number) for number in range(len(records.table.columns))]
+    return columns_of_lines(records.data, len(records), len(records.table.columns))
+
+
+def columns_of_lines(lines: bytes, size: int, width: int) -> list[pa.Array]:
+    """Return the columns of `size` lines in the text format of COPY, with `width` values each, as arrays of texts."""
+    names = [str(number) for number in range(width)]
     table = csv.read_csv(
-        pa.py_buffer(records.data),
+        pa.py_buffer(lines),
         # One block, so that each column is one array.
-        csv.ReadOptions(column_names=names, use_threads=False, block_size=len(records.data) + 1),
+        csv.ReadOptions(column_names=names, use_threads=False, block_size=len(lines) + 1),
         # The server escapes what would be taken for the end of a value or of a line.
         csv.ParseOptions(delimiter="\t", quote_char=False, escape_char=False, ignore_empty_lines=False),
         csv.ConvertOptions(
             column_types=dict.fromkeys(names, _TEXT), null_values=[NULL], strings_can_be_null=True
         ),
     )
-    if table.num_rows != len(records):
+    if table.num_rows != size:
         raise ValueError("the rows of a chunk cannot be divided")
     columns = [column.combine_chunks() for column in table.columns]
     # NULLs have a backslash too, but most chunks have neither.
-    return list(map(_unescaped, columns)) if b"\\" in records.data else columns
+    return list(map(_unescaped, columns)) if b"\\" in lines else columns
 
 
 def _unescaped(column: pa.Array) -> pa.Array:

@@ -19,6 +19,30 @@ Output = tuple[list[Any], list[int]]
 """`BucketRun`s and events in order, and the event time of each in µs since 1970: of a run the earliest of its rows."""
 
 
+class RowsOfTables:
+    """Converts the records of a table of one database to rows. Picklable. `whole`: to those of `are_whole`."""
+
+    def __init__(self, database: str = "", stream: str = "", *, whole: bool = False) -> None:
+        self._arguments, self._whole = (database, stream), whole
+        self.convert = EventConverter("", database, stream)
+        self._tables = TablesInArrow(self.convert)
+
+    def __reduce__(self) -> Any:
+        # What is known of the tables is made again in the worker.
+        return partial(RowsOfTables, whole=self._whole), self._arguments
+
+    def rows(self, table: Table, records: Sequence[LogRecord]) -> TableRows | None:
+        """Return the records of a table as rows; None: they must be made from events."""
+        source, schema = self.convert.source_and_schema(table)
+        if self._whole and not are_whole(schema):
+            return None
+        rows = self._tables.rows(table, records)
+        if rows is None or not self._whole:
+            return None if rows is None else TableRows(source, rows)
+        whole = rows_of_changes(rows, schema)
+        return None if whole is None else TableRows(source, whole, schema)
+
+
 class LogRows:
     """Converts batches of the records of one database. Picklable.
 
@@ -34,14 +58,7 @@ class LogRows:
         stream: str = "",
         whole: bool = False,
     ) -> None:
-        self._bucket, self._database, self._stream, self._whole = bucket, database, stream, whole
-        self._convert = EventConverter("", database, stream)
-        self._tables = TablesInArrow(self._convert)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # What is known of the tables is made again in the worker.
-        convert = EventConverter("", self._database, self._stream)
-        return {**self.__dict__, "_convert": convert, "_tables": TablesInArrow(convert)}
+        self._bucket, self._tables = bucket, RowsOfTables(database, stream, whole=whole)
 
     def __call__(self, records: Sequence[LogRecord], times_us: Sequence[int]) -> Output:
         """Return the records as `BucketRun`s, and as events where they are few or have no short way.
@@ -65,26 +82,14 @@ class LogRows:
     ) -> None:
         elements, event_times = made
         if table is not None and len(records) >= MIN_ROWS:
-            source, schema = self._convert.source_and_schema(table)
-            rows = self._rows(table, source, schema, records)
+            rows = self._tables.rows(table, records)
             if rows is not None:
+                source, schema = self._tables.convert.source_and_schema(table)
                 for run in runs_of_rows(rows, times_us, partial(self._bucket, source, schema)):
                     elements.append(run)
                     event_times.append(min(run.times_us))
                 return
         for record, time_us in zip(records, times_us, strict=True):
-            for event in self._convert(record):
+            for event in self._tables.convert(record):
                 elements.append(event)
                 event_times.append(time_us)
-
-    def _rows(
-        self, table: Table, source: Source, schema: TableSchema, records: Sequence[LogRecord]
-    ) -> TableRows | None:
-        """Return the records of a table as rows; None: they must be made from events."""
-        if self._whole and not are_whole(schema):
-            return None
-        rows = self._tables.rows(table, records)
-        if rows is None or not self._whole:
-            return None if rows is None else TableRows(source, rows)
-        whole = rows_of_changes(rows, schema)
-        return None if whole is None else TableRows(source, whole, schema)

@@ -143,11 +143,6 @@ class Client:
             while self.session.pgconn.flush():
                 pass
 
-    def copied(self, query: sql.Composed) -> list[tuple[str | None, ...]]:
-        """Return the rows of a COPY statement, values as the text that the log has; raises as `rows` does."""
-        with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:
-            return list(copy.rows())
-
     def copied_lines(self, query: sql.Composed) -> tuple[bytes, int]:
         """Return the lines of a COPY statement as the server sends them, and their number; raises as `rows` does."""
         with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:

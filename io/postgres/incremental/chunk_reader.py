@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from psycopg import sql
 
 from penstock.errors import ChangeStreamError
-from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest, TableGoneError
+from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest, ChunkRow, TableGoneError
 from penstock.io.change_streams.incremental.notifications import ScanStatus
 from penstock.io.change_streams.incremental.progress import INITIAL, Snapshot
 from penstock.io.change_streams.incremental.signals import matches
@@ -19,7 +19,7 @@ from penstock.io.change_streams.incremental.worker import Problems
 from penstock.io.postgres.client import LOCK_TIMEOUT_MS, Client
 from penstock.io.postgres.errors import LockedError
 from penstock.io.postgres.incremental import chunks
-from penstock.io.postgres.incremental.chunks import ChunkStatement, SnapshotRow, VisibleTransactions
+from penstock.io.postgres.incremental.chunks import ChunkLines, ChunkStatement, VisibleTransactions
 from penstock.io.postgres.incremental.held_read_view import HeldReadView, take_snapshot
 from penstock.io.postgres.initial_scan.stream import Copied
 from penstock.io.postgres.record import LogRecord, Table, parse_lsn, read_record
@@ -194,24 +194,22 @@ class ChunkReader:
 
     def _read_in_transaction(self, request: ChunkRequest, schema: str, name: str, at: str) -> Chunk:
         opened = self._open(schema, name, at)
-        table = opened.table
         statement = ChunkStatement(
-            table, request, kind=opened.kind, file=opened.file, conditions=opened.conditions
+            opened.table, request, kind=opened.kind, file=opened.file, conditions=opened.conditions
         )
 
-        def rows(query: sql.Composed, *, null: bool = False) -> Any:
-            return statement.chunk_rows(
-                self._client.copied(query), lambda row: SnapshotRow(table, row), null=null
-            )
+        def rows(query: sql.Composed, *, null: bool = False) -> ChunkLines:
+            return ChunkLines(statement, *self._client.copied_lines(query), null=null)
 
         visible = chunks.parse_snapshot(opened.snapshot)
+        found: Sequence[ChunkRow]
         if request.keys:
             found, is_last = rows(statement.rows_of_keys()), False
         else:
             found = rows(statement.rows_after())
             is_last = len(found) < request.size
             if is_last and statement.ties:
-                found += rows(statement.rows_with_null(), null=True)
+                found = [*found, *rows(statement.rows_with_null(), null=True)]
         # Asked after the rows: every change that the chunk sees ends at or before this position.
         ((end, is_flushed, block, segment),) = self._client.rows(chunks.END_OF_LOG)
         if not is_flushed:

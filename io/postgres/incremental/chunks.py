@@ -18,8 +18,9 @@ Source: PostgreSQL documentation, "Row Constructor Comparison", "System Informat
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, overload
 
 import msgspec
 from psycopg import sql
@@ -27,6 +28,7 @@ from psycopg import sql
 from penstock.io.change_streams.incremental.engine import ChunkRequest, ChunkRow
 from penstock.io.postgres import messages as log
 from penstock.io.postgres.catalog import KEY_INDEX
+from penstock.io.postgres.initial_scan.copied_rows import rows_of
 from penstock.io.postgres.record import Row, Table
 
 BEGIN = "begin isolation level repeatable read read only"
@@ -252,8 +254,13 @@ class ChunkStatement:
         key = [table.columns[place].name for place in self._key]
         self.order = list(request.surrogate_key) or key or [CTID]
         self.ties = bool(request.surrogate_key)
+        names = [column.name for column in table.columns]
+        # Columns of the order may be unpublished; they stand at the end, and are cut off from the row.
+        self._selected = [*names, *(name for name in self.order if name not in names)]
+        self._order_places = list(map(self._selected.index, self.order))
         self._only = only(kind)
         self._mark = [*self.order, str(file)] if self.order == [CTID] else self.order
+        self._mark_text = _json(self._mark)
         self._after: list[str] | None = None
         self.restarted = False
         if request.cursor:
@@ -287,9 +294,7 @@ class ChunkStatement:
         return self._select([_compare(columns, "in", list(map(json.loads, self._request.keys)))], sql.SQL(""))
 
     def _select(self, conditions: Sequence[sql.Composable], ending: sql.Composable) -> sql.Composed:
-        names = [column.name for column in self.table.columns]
-        # Columns of the order may be unpublished; they stand at the end, and are cut off from the row.
-        selected = sql.SQL(", ").join(map(sql.Identifier, [*names, *self.order]))
+        selected = sql.SQL(", ").join(map(sql.Identifier, self._selected))
         # Conditions are SQL that users wrote, in the publication or in a signal.
         given = [sql.SQL("({})").format(sql.SQL(each)) for each in self._conditions]
         every = [*conditions, *given]
@@ -299,21 +304,47 @@ class ChunkStatement:
             selected, self._only, table, where, ending
         )
 
-    def chunk_rows(
-        self, answers: Sequence[tuple[str | None, ...]], make: Callable[[Row], Any], *, null: bool = False
-    ) -> list[ChunkRow]:
-        """Return the rows of an answer. `make`: from the values of a row to what is emitted."""
-        width, key = len(self.table.columns), self._key
-        prefix = _json(self._mark)
-        found = []
-        for answer in answers:
-            row = answer[:width]
-            own = tuple([row[place] for place in key]) if key else None
-            # Rows with a NULL end the last chunk, so no chunk continues behind them.
-            after = None if null else answer[width:]
-            cursor = f"[{prefix},{_json(after)}]"
-            found.append(ChunkRow(own, cursor, "" if own is None else key_name(own), make(row)))
-        return found
+    @property
+    def selects_more(self) -> bool:
+        """Whether an answer has more columns than the table: those of an order that is not published."""
+        return len(self._selected) > len(self.table.columns)
+
+    def chunk_row(self, answer: Row, *, null: bool = False) -> ChunkRow:
+        """Return the row of an answer."""
+        row = answer[: len(self.table.columns)]
+        own = tuple([row[place] for place in self._key]) if self._key else None
+        # Rows with a NULL end the last chunk, so no chunk continues behind them.
+        after = None if null else [answer[place] for place in self._order_places]
+        cursor = f"[{self._mark_text},{_json(after)}]"
+        return ChunkRow(own, cursor, "" if own is None else key_name(own), SnapshotRow(self.table, row))
+
+
+class ChunkLines(Sequence[ChunkRow]):
+    """The rows of an answer as the server has sent them, which are made when they are asked for.
+
+    A consumer that reads whole columns takes `lines`, of which there are as many as rows, and no row is made.
+    """
+
+    def __init__(self, statement: ChunkStatement, lines: bytes, size: int, *, null: bool = False) -> None:
+        self.statement, self.lines, self._size, self._null = statement, lines, size, null
+
+    @cached_property
+    def _rows(self) -> list[ChunkRow]:
+        return [self.statement.chunk_row(answer, null=self._null) for answer in rows_of(self.lines)]
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> ChunkRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ChunkRow]: ...
+    def __getitem__(self, index: int | slice) -> ChunkRow | list[ChunkRow]:
+        if index == -1 and "_rows" not in self.__dict__:  # the next chunk begins after it
+            last = self.lines[self.lines.rindex(b"\n", 0, -1) + 1 :] if self._size > 1 else self.lines
+            (answer,) = rows_of(last)
+            return self.statement.chunk_row(answer, null=self._null)
+        return self._rows[index]
 
 
 def _compare(

@@ -1,11 +1,12 @@
 """Compares the rows of a source with a replica, while the pipeline runs and rows change. All modules are internal.
 
     rounds           decides about rows that are not equal, in rounds; pure
-    fingerprints     finds the keys that may not be equal, in a file
+    fingerprints     finds the keys that may not be equal, in files
+    digests          of rows, made of whole columns; pure
     folder           keeps these files, so that a comparison can be continued
     budget           how fast the source is read
-    keys             keys as text, and digests of rows; pure
-    source           rows of the source, as the events that the pipeline makes of them
+    keys             keys as text, and values as bytes; pure
+    source           rows of the source, in columns or as the events that the pipeline makes of them
     sql_table        a replica in PostgreSQL
     columnar_rows    rows in the form of sinks with columns
     columnar_table   a replica in Delta or Iceberg

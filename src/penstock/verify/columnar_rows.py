@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.event.model import ChangeEvent, Column, Image, TableSchema
+import pyarrow as pa
+
+from penstock.event.column_types import ColumnType, Kind
+from penstock.event.model import ChangeEvent, Column, Image, Source, TableSchema
 from penstock.event.plain_types import plain_images
 from penstock.io.columnar.arrow_rows import rows_of_arrow, rows_to_arrow
 from penstock.io.columnar.check import unfit
 from penstock.io.columnar.table_rows import KEY, key_text
-from penstock.verify.keys import row_digest
+from penstock.verify.keys import encode_values
 from penstock.verify.rounds import REFUSED, ColumnDifference
 
 
@@ -29,21 +32,27 @@ class ColumnarRows:
         """The columns that are compared, with their types in the table."""
         return repr(self.columns)
 
-    def expected(self, events: Mapping[str, ChangeEvent]) -> list[tuple[str, bytes]]:
-        """Return the keys and digests of the rows that the sink would store."""
-        stored = self._stored(events.values())
-        return [(key, self._digest(row) if (row := stored.get(key)) else b"") for key in events]
-
     def _stored(self, events: Iterable[ChangeEvent]) -> dict[str, Image]:
         """Return by key what a read of the table would give after the sink has written the events.
 
-        A row that the sink refuses is absent.
+        A row that the sink refuses is absent, and so is a column that a row does not have.
         """
         events = list(events)
+        sent = {key_text(event.key or {}): {*(event.after or ()), *(event.key or ())} for event in events}
+        return {
+            row[KEY]: {name: value for name, value in row.items() if name in sent[row[KEY]]}
+            for row in rows_of_arrow(self._written(events))
+        }
+
+    @property
+    def _stored_schema(self) -> TableSchema:
+        """The key, and the columns that are compared."""
+        return TableSchema((Column(KEY, ColumnType(Kind.STRING)), *self.columns))
+
+    def _written(self, events: list[ChangeEvent]) -> pa.Table:
+        """Return the rows that the sink would write for events, as `_stored_schema`, without those that it refuses."""
         if unfit(events, "current"):
             events = [event for event in events if not unfit([event], "current")]
-        if not events:
-            return {}
         rows = [
             {KEY: key_text(event.key or {}), **(plain_images(event.schema)(event.after) or {})}
             for event in events
@@ -51,14 +60,7 @@ class ColumnarRows:
         # The sink writes the canonical form of a key, and the image has the source's.
         for row, event in zip(rows, events, strict=True):
             row |= plain_images(event.schema)(event.key) or {}
-        written = rows_to_arrow(rows, TableSchema(tuple(self.columns)), events[0].source)
-        return {
-            row[KEY]: {name: value for name, value in read.items() if name in row}
-            for row, read in zip(rows, rows_of_arrow(written), strict=True)
-        }
-
-    def _digest(self, row: Image) -> bytes:
-        return row_digest(row.get(column.name) for column in self.columns)
+        return rows_to_arrow(rows, self._stored_schema, events[0].source if events else Source(""))
 
     def _differences(self, wanted: Image | None, found: Image) -> Sequence[ColumnDifference]:
         """Return the columns of `wanted` whose values differ. A column that the source has dropped is not in it."""
@@ -67,7 +69,7 @@ class ColumnarRows:
         return [
             ColumnDifference(name, _text(value), _text(found.get(name)))
             for name, value in wanted.items()
-            if row_digest([value]) != row_digest([found.get(name)])
+            if encode_values(value) != encode_values(found.get(name))
         ]
 
 

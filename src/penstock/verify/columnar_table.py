@@ -6,13 +6,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from penstock.event.model import ChangeEvent, TableSchema, Version
 from penstock.event.replica import decode_version
+from penstock.io.columnar.arrow_rows import arrow_schema
 from penstock.io.columnar.table_rows import DELETED, KEY, PREFIX, VERSION
 from penstock.io.columnar.table_target import EpochTableTarget
 from penstock.verify.columnar_rows import ColumnarRows
+from penstock.verify.digests import digests_of_columns, no_rows
 from penstock.verify.keys import NO_KEY
 from penstock.verify.rounds import Look, StoredRow
+from penstock.verify.source import SourceRows
 
 
 @dataclass(slots=True)
@@ -36,14 +42,35 @@ class ColumnarTable(ColumnarRows):
         self.is_open = True
         return True
 
-    def fingerprints(self) -> Iterator[list[tuple[str, bytes]]]:
-        """Yield the keys and digests of all rows, in parts. Tombstones are left out."""
+    def expected(self, rows: SourceRows) -> pa.RecordBatch:
+        """Return the digests of the rows that the sink would store."""
+        whole = self._as_stored(rows.whole)
+        if whole is not None:
+            return _digests(whole)
+        written = self._written(list(rows.events.values()))
+        refused = sorted(rows.events.keys() - set(written.column(KEY).to_pylist()))
+        return pa.concat_batches([_digests(written), no_rows(refused)])
+
+    def _as_stored(self, whole: pa.Table | None) -> pa.Table | None:
+        """Return whole rows as the table has them; None: the sink converts values."""
+        shape = arrow_schema(self._stored_schema)
+        if whole is None or not set(shape.names) <= set(whole.column_names):
+            return None
+        chosen = whole.select(shape.names)
+        return chosen if chosen.schema.types == shape.types else None
+
+    def fingerprints(self) -> Iterator[pa.RecordBatch]:
+        """Yield the digests of all rows, in parts. Tombstones are left out."""
         commit = self.target.newest(self.name, self.sink, self.job)
         if commit is None:
             return
+        shape = arrow_schema(self._stored_schema).append(pa.field(DELETED, pa.bool_()))
         with self.target.errors(self.name):
-            for part in commit.read_rows():
-                yield [(row[KEY] or NO_KEY, self._digest(row)) for row in part if not row[DELETED]]
+            for part in commit.read_columns(shape.names):
+                rows = pa.Table.from_batches([part]).cast(shape)
+                rows = rows.filter(pc.invert(rows.column(DELETED)).fill_null(True))
+                keys = rows.column(KEY).fill_null(NO_KEY)
+                yield _digests(rows.set_column(0, KEY, keys).drop_columns([DELETED]))
 
     def look(self, rows: Mapping[str, ChangeEvent | None]) -> Look:
         """See `penstock.verify.rounds.Target`."""
@@ -71,6 +98,12 @@ class ColumnarTable(ColumnarRows):
             },
             truncated,
         )
+
+
+def _digests(rows: pa.Table) -> pa.RecordBatch:
+    """Return the digests of rows: the first column has the keys."""
+    keys, *columns = (column.combine_chunks() for column in rows.columns)
+    return digests_of_columns(keys, columns)
 
 
 def _version(text: str | None) -> Version | None:

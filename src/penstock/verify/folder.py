@@ -2,14 +2,13 @@
 
 <checkpoint folder>-verify/
   lock                        held while a command uses the folder
-  public.orders.digests       the digests of a table, and how far its comparison is
+  public.orders.digests/      the digests of a table, and how far its comparison is
 """
 
 from __future__ import annotations
 
 import fcntl
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -62,30 +61,20 @@ class DigestFolder:
     def of(self, table: str, identity: str) -> Iterator[Fingerprints]:
         """Yield the digests of a table; see `Fingerprints`."""
         if self.path is None:
-            with Fingerprints.in_temporary_file() as digests:
+            with Fingerprints.in_temporary_folder() as digests:
                 yield digests
             return
-        file = self.path / f"{quote(table, safe='')}{_SUFFIX}"
-        try:
-            digests = Fingerprints.in_file(file, identity)
-        except sqlite3.DatabaseError:  # after a loss of power, or of another version
-            _remove(file)
-            digests = Fingerprints.in_file(file, identity)
-        with closing(digests):
+        with closing(Fingerprints(self.path / f"{quote(table, safe='')}{_SUFFIX}", identity)) as digests:
             yield digests
 
     def remove_digests(self) -> None:
         """Delete the digests of all tables."""
         if self.path is not None:
-            for file in self.path.glob(f"*{_SUFFIX}"):
-                _remove(file)
+            for each in self.path.glob(f"*{_SUFFIX}"):
+                # Earlier versions had a file.
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
 
     def remove(self) -> None:
         """Delete the folder, at the end of a comparison."""
         if self.path is not None:
             shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _remove(file: Path) -> None:
-    for name in (file, file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
-        name.unlink(missing_ok=True)

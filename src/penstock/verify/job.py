@@ -186,15 +186,15 @@ class Comparison:
         source, target, began_ns = table.source, table.target, digests.progress.began_ns or time.time_ns()
         for chunk in source.chunks(digests.progress.cursor):
             until_ns = max(digests.progress.until_ns, chunk.snapshot.until_ns)
-            result.rows += len(chunk.events)
+            result.rows += len(chunk.rows)
             # The sink creates a table with its first row, so the table is not looked for before there is one.
-            if chunk.events and not target.is_open:
+            if len(chunk.rows) and not target.is_open:
                 wait(until_ns)
                 if not target.open(table.schema):
                     result.no_table = True
                     return
-            if chunk.events:
-                digests.add_source(target.expected(chunk.events))
+            if len(chunk.rows):
+                digests.add_source(target.expected(chunk.rows))
             stage = Stage.TARGET if chunk.is_last else Stage.SOURCE
             shape = target.shape if target.is_open else ""
             digests.save(Progress(stage, chunk.cursor, result.rows, until_ns, began_ns, shape))
@@ -204,7 +204,7 @@ class Comparison:
         count = 0
         for part in table.target.fingerprints():
             digests.add_target(part)
-            count += len(part)
+            count += part.num_rows
             on_progress(table.source.name, "target", count)
 
     def _recheck(
@@ -339,12 +339,14 @@ def prepared(
     make_target = (
         _files_maker(source, sink, parameters, str(write.output), stack)
         if sink in _FILES
-        else _target_maker(write.target, sink, job, stack)
+        else _target_maker(
+            write.target, sink, job, stack, has_texts=system.has_texts and not to_events.has_steps
+        )
     )
     database = getattr(transform.stream, "database", "")
     tables = []
     for each in chosen:
-        rows = SourceTable(str(each), reader, system, to_events.of_record, budget)
+        rows = SourceTable(str(each), reader, system, to_events.of_record, budget, to_events.has_steps)
         if (schema := rows.open()) is not None:
             target = make_target(Source(source, "", database, each.schema, each.name), rows, schema)
             tables.append(_Table(rows, target, schema, str(target.name)))
@@ -389,8 +391,8 @@ def _files_maker(
     return lines if sink == "files" else columns
 
 
-def _target_maker(target: Any, sink: str, job: str, stack: ExitStack) -> _MakeTarget:
-    """Return what opens a table of the target for a table of the source."""
+def _target_maker(target: Any, sink: str, job: str, stack: ExitStack, *, has_texts: bool) -> _MakeTarget:
+    """Return what opens a table of the target for a table of the source. `has_texts`: see `SqlTable`."""
     # A job has the packages of its own target only.
     if sink == "postgresql":
         from penstock.io.postgres.text_values import SESSION_SETTINGS
@@ -401,7 +403,9 @@ def _target_maker(target: Any, sink: str, job: str, stack: ExitStack) -> _MakeTa
         stack.callback(session.close)
         for name, value in {**SESSION_SETTINGS, "statement_timeout": "0"}.items():
             session.execute("select set_config(%s, %s, false)", (name, value))
-        return lambda source, rows, schema: SqlTable(target, session, target.table_of_source(source))
+        return lambda source, rows, schema: SqlTable(
+            target, session, target.table_of_source(source), has_texts
+        )
     from penstock.verify.columnar_table import ColumnarTable
 
     writer = sink_name(f"{WRITE}/Publish")

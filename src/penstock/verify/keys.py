@@ -1,4 +1,4 @@
-"""Keys as texts, and digests of rows. Pure.
+"""Keys as texts, and values as bytes. Pure.
 
 A key is the text that the table sinks store for it (`key_text`): a JSON array of the values of the event's key.
 """
@@ -6,9 +6,7 @@ A key is the text that the table sinks store for it (`key_text`): a JSON array o
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable
 from decimal import Decimal
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -48,11 +46,6 @@ def _short(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_short(each) for each in value]
     return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
-
-
-def row_digest(values: Iterable[Any]) -> bytes:
-    """Return 16 bytes that rows with equal values share."""
-    return blake2b(encode_values(list(values)), digest_size=16).digest()
 
 
 def key_values(schema: TableSchema, key: str) -> list[Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from penstock.errors import UsageError
 from penstock.event.column_types import Kind
@@ -25,10 +26,12 @@ from penstock.event.replica import decode_version
 from penstock.io.columnar.table_rows import key_text
 from penstock.pipelines.published_folder import NoFolderError, PublishedFolder
 from penstock.verify.columnar_rows import ColumnarRows
+from penstock.verify.digests import digests_of_values, no_rows
 from penstock.verify.file_changes import FileKind, UnreadableLineError
 from penstock.verify.keys import encode_values
 from penstock.verify.replay import Change, ReplayedRow, folded, row_changes
 from penstock.verify.rounds import Look, StoredRow
+from penstock.verify.source import SourceRows
 
 _PART = 5_000
 _KEYS_IN_QUERY = 500
@@ -68,13 +71,22 @@ class ReplayedFiles(ColumnarRows):
         self.is_open = bool(self._read)
         return self.is_open
 
-    def fingerprints(self) -> Iterator[list[tuple[str, bytes]]]:
-        """Yield the keys and digests of all rows, in parts. Deleted rows are left out."""
+    def expected(self, rows: SourceRows) -> pa.RecordBatch:
+        """Return the digests of the rows that the files would have."""
+        stored = self._stored(rows.events.values())
+        made = digests_of_values(self._values(key, row) for key, row in stored.items())
+        return pa.concat_batches([made, no_rows(sorted(rows.events.keys() - stored.keys()))])
+
+    def _values(self, key: str, row: Mapping[str, Any]) -> list[Any]:
+        return [key, *(row.get(column.name) for column in self.columns)]
+
+    def fingerprints(self) -> Iterator[pa.RecordBatch]:
+        """Yield the digests of all rows, in parts. Deleted rows are left out."""
         self._catch_up()
         found = self._rows.execute("select key, row from rows")
         while rows := found.fetchmany(_PART):
             replayed = ((key, _decode(row)) for key, row in rows)
-            yield [(key, self._digest(row.values)) for key, row in replayed if not row.deleted]
+            yield digests_of_values(self._values(key, row.values) for key, row in replayed if not row.deleted)
 
     def look(self, rows: Mapping[str, ChangeEvent | None]) -> Look:
         """See `penstock.verify.rounds.Target`."""

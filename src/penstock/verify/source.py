@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from typing_extensions import Self
 
 from penstock.errors import UsageError
 from penstock.event.model import NO_COLUMNS, ChangeEvent, TableSchema, Version
@@ -15,7 +18,12 @@ from penstock.verify.budget import RowBudget
 from penstock.verify.keys import key_values
 from penstock.verify.rounds import Snapshot, SourceRow
 
-CHUNK_ROWS = 5_000
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.io.postgres.record import Table
+
+CHUNK_ROWS = 10_000
 _KEYS_IN_CHUNK = 500
 
 ToEvents = Callable[[Any], list[tuple[ChangeEvent, ChangeEvent | None]]]
@@ -36,6 +44,12 @@ class System(Protocol):
     def records(self, chunk: Chunk) -> Sequence[Any]:
         """Return the records of a chunk's rows."""
 
+    has_texts: bool
+    """Whether rows in columns are texts of PostgreSQL too."""
+
+    def in_columns(self, chunk: Chunk, events: Callable[[], dict[str, ChangeEvent]]) -> SourceRows | None:
+        """Return the rows of a chunk in columns, if no step of the pipeline changes them; None: it is not possible."""
+
     def snapshot(self, chunk: Chunk, reader: Any) -> Snapshot:
         """Return when a chunk was read; `reader` has just read it."""
 
@@ -53,10 +67,55 @@ def _by_version(versions: Mapping[str, Version]) -> dict[Version, list[str]]:
     return keys
 
 
-class SourceChunk(NamedTuple):
-    """Rows of a table, by key, and when they were read. The next chunk begins after `cursor`."""
+class Texts(NamedTuple):
+    """Rows of PostgreSQL: the table, and its columns as arrays of the texts that the server writes."""
 
-    events: dict[str, ChangeEvent]
+    table: Table
+    columns: Sequence[pa.Array]
+
+
+class SourceRows:
+    """The rows of a chunk in the form that a target can use.
+
+    - `events`: by key.
+    - `whole`: the rows that the pipeline would write to a table; see `penstock.io.columnar.whole_rows`.
+    - `texts`, `whole`: None if only events have these rows. Without it no event is made.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        events: Callable[[], dict[str, ChangeEvent]],
+        texts: Callable[[], Texts | None] = lambda: None,
+        whole: Callable[[], pa.Table | None] = lambda: None,
+    ) -> None:
+        self._size, self._events, self._texts, self._whole = size, events, texts, whole
+
+    @classmethod
+    def of_events(cls, events: dict[str, ChangeEvent]) -> Self:
+        """Return rows that have events only."""
+        return cls(len(events), lambda: events)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @cached_property
+    def events(self) -> dict[str, ChangeEvent]:
+        return self._events()
+
+    @property
+    def texts(self) -> Texts | None:
+        return self._texts()
+
+    @property
+    def whole(self) -> pa.Table | None:
+        return self._whole()
+
+
+class SourceChunk(NamedTuple):
+    """Rows of a table, and when they were read. The next chunk begins after `cursor`."""
+
+    rows: SourceRows
     snapshot: Snapshot
     cursor: str
     is_last: bool
@@ -71,6 +130,8 @@ class SourceTable:
     system: System
     to_events: ToEvents
     budget: RowBudget = field(default_factory=RowBudget)
+    has_steps: bool = True
+    """Whether the pipeline filters or changes events."""
     null_row: Any = field(default=None, init=False)
     """The record of a row that is NULL in all columns, when the table is open."""
     _schema: TableSchema = field(default=NO_COLUMNS, init=False)
@@ -90,9 +151,9 @@ class SourceTable:
     def chunks(self, cursor: str = "") -> Iterator[SourceChunk]:
         """Yield all rows, or those after a cursor, in the order of the primary key."""
         while True:
-            chunk, found, snapshot = self._read(cursor=cursor)
-            cursor = chunk.rows[-1].cursor if chunk.rows else cursor
-            yield SourceChunk(found, snapshot, cursor, chunk.is_last)
+            chunk, snapshot = self._read(cursor=cursor)
+            cursor = chunk.rows[-1].cursor if len(chunk.rows) else cursor
+            yield SourceChunk(self._rows(chunk), snapshot, cursor, chunk.is_last)
             if chunk.is_last:
                 return
 
@@ -103,7 +164,8 @@ class SourceTable:
             part = keys[start : start + _KEYS_IN_CHUNK]
             names = tuple(self.request_keys(part))
             # Without a name no row has the key. Any read tells a snapshot.
-            _, found, snapshot = self._read(keys=names)
+            chunk, snapshot = self._read(keys=names)
+            found = self._events(chunk)
             rows |= {key: SourceRow(found.get(key), snapshot) for key in part}
         return rows
 
@@ -116,7 +178,7 @@ class SourceTable:
             if (chunk := self.system.read_at(self.reader, request, version)) is None:
                 return {}
             self.budget.end(len(keys))
-            found = dict(self._events(self.system.records(chunk)))
+            found = self._events(chunk)
             snapshot = self.system.snapshot(chunk, self.reader)
             rows |= {key: SourceRow(found.get(key), snapshot) for key in keys}
         return rows
@@ -135,16 +197,20 @@ class SourceTable:
         ):  # not of the types of the key: no row of the source has it
             return ""
 
-    def _read(self, **what: Any) -> tuple[Chunk, dict[str, ChangeEvent], Snapshot]:
+    def _read(self, **what: Any) -> tuple[Chunk, Snapshot]:
         size = self.budget.begin(CHUNK_ROWS)
         chunk = self.reader.read(ChunkRequest(0, self.name, "", (), size, **what))
         snapshot = self.system.snapshot(chunk, self.reader)
-        found = dict(self._events(self.system.records(chunk)))
         self.budget.end(len(chunk.rows))
-        return chunk, found, snapshot
+        return chunk, snapshot
 
-    def _events(self, records: Iterable[Any]) -> Iterator[tuple[str, ChangeEvent]]:
-        for record in records:
+    def _rows(self, chunk: Chunk) -> SourceRows:
+        rows = None if self.has_steps else self.system.in_columns(chunk, partial(self._events, chunk))
+        return SourceRows.of_events(self._events(chunk)) if rows is None else rows
+
+    def _events(self, chunk: Chunk) -> dict[str, ChangeEvent]:
+        found = {}
+        for record in self.system.records(chunk):
             for event, after in self.to_events(record):
                 if after is None:
                     continue
@@ -153,11 +219,36 @@ class SourceTable:
                         f"{self.name}: a mask hides a column of the primary key, so rows of the target cannot be found "
                         "in the source. Leave the table out with --table"
                     )
-                yield key_text(after.key or {}), after
+                found[key_text(after.key or {})] = after
+        return found
 
 
 class PostgresSystem:
     """Snapshots tell transactions, and positions in the log."""
+
+    has_texts = True
+
+    def __init__(self) -> None:
+        from penstock.io.postgres.arrow_runs import RowsOfTables
+
+        self._tables = RowsOfTables(whole=True)
+
+    def in_columns(self, chunk: Chunk, events: Callable[[], dict[str, ChangeEvent]]) -> SourceRows | None:
+        from penstock.io.postgres.arrow_rows import columns_of
+        from penstock.io.postgres.incremental.chunks import ChunkLines
+        from penstock.io.postgres.initial_scan.copied_rows import CopiedRows
+
+        rows = chunk.rows
+        if not rows or not isinstance(rows, ChunkLines) or rows.statement.selects_more:
+            return None
+        # As rows that were read at the beginning: time and position are not compared.
+        copied = CopiedRows(rows.statement.table, rows.lines, range(1, len(rows) + 1), 0, 0)
+
+        def whole() -> pa.Table | None:
+            made = self._tables.rows(copied.table, copied)
+            return None if made is None else made.rows
+
+        return SourceRows(len(rows), events, lambda: Texts(copied.table, columns_of(copied)), whole)
 
     def records(self, chunk: Chunk) -> Sequence[Any]:
         from penstock.io.postgres.record import read_record
@@ -186,6 +277,11 @@ class PostgresSystem:
 
 class SpannerSystem:
     """Snapshots are timestamps, and a version is the commit timestamp, or the time at which a row was read."""
+
+    has_texts = False
+
+    def in_columns(self, chunk: Chunk, events: Callable[[], dict[str, ChangeEvent]]) -> SourceRows | None:
+        return None
 
     def records(self, chunk: Chunk) -> Sequence[Any]:
         from penstock.io.spanner.incremental.chunks import records

@@ -12,10 +12,12 @@ from deltalake import write_deltalake
 from penstock.event import Kind, Op, Version
 from penstock.event.replica import encode_version
 from penstock.io.columnar.arrow_rows import new_table_schema
+from penstock.io.columnar.whole_rows import rows_of_events
 from penstock.io.delta.target import DeltaTarget
 from penstock.verify.columnar_table import ColumnarTable
 from penstock.verify.keys import NO_KEY, key_values
 from penstock.verify.rounds import StoredRow
+from penstock.verify.source import SourceRows
 from tests.unit.formats.events import event_of, schema_of
 
 SCHEMA = schema_of({"id": Kind.INT64}, name=Kind.STRING)
@@ -41,6 +43,10 @@ def table(folder: Path, *rows: dict[str, Any]) -> ColumnarTable:
     return found
 
 
+def keys(found: ColumnarTable) -> list[str]:
+    return [key for part in found.fingerprints() for key in part.column("key").to_pylist()]
+
+
 def event(id_: int, name: str | None) -> Any:
     return event_of(SCHEMA, Op.READ, after={"id": id_, "name": name})
 
@@ -49,13 +55,16 @@ def test_a_row_that_stands_twice_has_two_copies_and_a_tombstone_is_not_one(tmp_p
     twice = table(tmp_path, row("[1]", 1, "a"), row("[1]", 1, "a"), row("[2]", 2, None, deleted=True))
     look = twice.look({"[1]": event(1, "a"), "[2]": None})
     assert look.rows == {"[1]": StoredRow(VERSION, False, [], 2), "[2]": StoredRow(VERSION, True, (), 0)}
-    assert [key for part in twice.fingerprints() for key, _ in part] == ["[1]", "[1]"]
+    assert keys(twice) == ["[1]", "[1]"]
 
 
 def test_equal_rows_have_equal_digests_and_no_different_columns(tmp_path: Path) -> None:
     found = table(tmp_path, row("[1]", 1, "a"), row("[2]", 2, None))
     events = {"[1]": event(1, "a"), "[2]": event(2, None)}
-    assert found.expected(events) == [each for part in found.fingerprints() for each in part]
+    (stored,) = found.fingerprints()
+    assert found.expected(SourceRows.of_events(events)).equals(stored)
+    whole = rows_of_events(list(events.values()), SCHEMA)
+    assert found.expected(SourceRows(2, dict, whole=lambda: whole)).equals(stored)
     assert all(not each.columns for each in found.look(events).rows.values())
     (difference,) = found.look({"[1]": event(1, None)}).rows["[1]"].columns
     assert difference == ("name", None, "a")
@@ -63,7 +72,7 @@ def test_equal_rows_have_equal_digests_and_no_different_columns(tmp_path: Path) 
 
 def test_a_row_without_a_key_is_found(tmp_path: Path) -> None:
     found = table(tmp_path, row(None, 1, "a"))
-    assert [key for part in found.fingerprints() for key, _ in part] == [NO_KEY]
+    assert keys(found) == [NO_KEY]
     assert found.look({NO_KEY: None}).rows == {NO_KEY: StoredRow(None, False)}
 
 

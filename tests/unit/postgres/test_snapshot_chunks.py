@@ -11,6 +11,7 @@ from penstock.event.column_types import ColumnType, Kind
 from penstock.io.change_streams.incremental.channels import FileChannel
 from penstock.io.change_streams.incremental.engine import ChunkRequest
 from penstock.io.postgres.incremental.chunks import (
+    ChunkLines,
     ChunkStatement,
     end_of_records,
     parse_snapshot,
@@ -79,13 +80,34 @@ def test_the_header_of_an_empty_page_is_not_waited_for(insert, end):
 def test_the_key_stands_in_where_and_order_by_as_the_same_columns():
     first = statement(table("b", "a"), condition="c > 'x'", conditions=["c is not null"])
     assert first.rows_after().as_string() == (
-        'copy (select "a", "b", "c", "b", "a" from only "public"."t" '
+        'copy (select "a", "b", "c" from only "public"."t" '
         'where (c is not null) and (c > \'x\') order by "b", "a" limit 10) to stdout'
     )
-    (row,) = first.chunk_rows([("1", "2'", "3", "2'", "1")], list)
-    assert (row.key, row.value) == (("2'", "1"), ["1", "2'", "3"])
+    row = first.chunk_row(("1", "2'", "3"))
+    assert (row.key, row.value.row) == (("2'", "1"), ("1", "2'", "3"))
     following = statement(table("b", "a"), row.cursor).rows_after().as_string()
     assert """where ("b", "a") > ('2''', '1') order by "b", "a" limit 10""" in following
+
+
+LINES = b"1\t2\\t\t\\N\n3\t4\t5\n"
+
+
+def test_rows_are_made_of_the_lines_of_an_answer_when_they_are_asked_for():
+    rows = ChunkLines(statement(table("b", "a")), LINES, 2)
+    assert (len(rows), rows[-1].key) == (2, ("4", "3"))
+    assert [row.value.row for row in rows] == [("1", "2\t", None), ("3", "4", "5")]
+    assert rows[-1] == rows[1]
+    (only,) = ChunkLines(statement(table("a")), b"1\t2\t3\n", 1)
+    assert ChunkLines(statement(table("a")), b"1\t2\t3\n", 1)[-1] == only
+
+
+def test_columns_of_an_order_that_are_not_published_are_read_too():
+    surrogate = statement(table("a"), surrogate_key=("d", "b"))
+    assert surrogate.selects_more
+    assert 'select "a", "b", "c", "d" from' in surrogate.rows_after().as_string()
+    row = surrogate.chunk_row(("1", "2", "3", "4"))
+    assert (row.value.row, json.loads(row.cursor)[1]) == (("1", "2", "3"), ["4", "2"])
+    assert not statement(table("a")).selects_more
 
 
 def test_rows_are_read_by_their_keys():
@@ -103,7 +125,7 @@ def test_a_surrogate_key_reads_equal_values_together_and_nulls_at_the_end():
 
 
 def test_a_table_with_another_key_is_read_from_its_beginning():
-    (row,) = statement(table("a")).chunk_rows([("1", "2", "3", "1")], list)
+    row = statement(table("a")).chunk_row(("1", "2", "3"))
     assert not statement(table("a"), row.cursor).restarted
     changed = statement(table("b"), row.cursor)
     assert changed.restarted
@@ -111,7 +133,7 @@ def test_a_table_with_another_key_is_read_from_its_beginning():
 
 
 def test_a_table_without_a_key_is_read_again_after_a_rewrite():
-    (row,) = statement(table()).chunk_rows([("1", "2", "3", "(0,1)")], list)
+    row = statement(table()).chunk_row(("1", "2", "3", "(0,1)"))
     assert row.key is None
     assert json.loads(row.cursor) == [["ctid", "77"], ["(0,1)"]]
     rewritten = ChunkStatement(

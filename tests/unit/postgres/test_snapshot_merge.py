@@ -15,7 +15,7 @@ from penstock.io.change_streams.incremental.options import SnapshotOptions, init
 from penstock.io.change_streams.incremental.progress import ScanResult, Snapshot, SnapshotProgress
 from penstock.io.change_streams.incremental.signals import ExecuteSnapshot
 from penstock.io.change_streams.incremental.worker import Resolved
-from penstock.io.postgres.incremental.chunks import SnapshotRow, parse_snapshot
+from penstock.io.postgres.incremental.chunks import parse_snapshot
 from penstock.io.postgres.incremental.merge import _PRUNE_FROM, SnapshotMerge
 from penstock.io.postgres.log_steps import LogSteps
 from penstock.io.postgres.position import Position, ReadView
@@ -83,7 +83,7 @@ def emitted_before(change: LogRecord) -> list[Any]:
     merge, worker = merging(progress)
     asked = worker.asked
     merge.advance(10, 10)
-    rows = statement(TABLE).chunk_rows([("1", "b", "large", "1")], lambda row: SnapshotRow(TABLE, row))
+    rows = [statement(TABLE).chunk_row(("1", "b", "large"))]
     worker.answers.put(Chunk(asked[0], rows, lambda transaction: False, 100, False))
     merge.advance(11, 11)
     return merge.note(change, 12, 12) or []
@@ -110,7 +110,7 @@ def test_rows_of_two_chunks_at_one_place_have_numbers_of_their_own():
     merge, worker = merging(progress.resolved("1", ["public.t", "public.u"])[0])
     merge.advance(10, 10)
     for request in worker.asked:
-        rows = statement(TABLE).chunk_rows([("1", "b", "c")] * 2, lambda row: SnapshotRow(TABLE, row))
+        rows = [statement(TABLE).chunk_row(("1", "b", "c"))] * 2
         worker.answers.put(Chunk(request, rows, lambda transaction: True, 11, True))
     added = [record for each in merge.advance(11, 11) for record in each.records]
     assert [record.sequence for record in added] == [1, 2, 3, 4]

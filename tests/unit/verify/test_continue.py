@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from penstock.event import Kind, Op, Version
+from penstock.verify.digests import digests_of_values
 from penstock.verify.folder import DigestFolder
 from penstock.verify.job import Comparison, TableResult, _Table
 from penstock.verify.rounds import ColumnDifference, Look, Snapshot, SourceRow, StoredRow
-from penstock.verify.source import SourceChunk
+from penstock.verify.source import SourceChunk, SourceRows
 from tests.unit.formats.events import event_of, schema_of
 
 SCHEMA = schema_of({"id": Kind.INT64}, value=Kind.INT64)
@@ -44,7 +45,7 @@ class Source:
         for number in range(int(cursor or 0), CHUNKS):
             self.asked.append(number)
             events = {json.dumps([id_]): event(id_) for id_ in (2 * number, 2 * number + 1)}
-            yield SourceChunk(events, SNAPSHOT, str(number + 1), number == CHUNKS - 1)
+            yield SourceChunk(SourceRows.of_events(events), SNAPSHOT, str(number + 1), number == CHUNKS - 1)
             self.step()
 
     def rows(self, keys: Sequence[str]) -> Mapping[str, SourceRow]:
@@ -71,12 +72,14 @@ class Target:
         self.is_open = True
         return True
 
-    def expected(self, events: Mapping[str, Any]) -> list[tuple[str, bytes]]:
-        return [(key, str(each.after["value"]).encode()) for key, each in events.items()]
+    def expected(self, rows: SourceRows) -> Any:
+        return digests_of_values(
+            [key, each.after["value"]] for key, each in rows.events.items() if each.after
+        )
 
-    def fingerprints(self) -> Iterator[list[tuple[str, bytes]]]:
+    def fingerprints(self) -> Iterator[Any]:
         for key, value in self.rows.items():
-            yield [(key, str(value).encode())]
+            yield digests_of_values([[key, value]])
             self.step()
 
     def look(self, rows: Mapping[str, Any]) -> Look:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.errors import UsageError
 from penstock.event import Version
 from penstock.event.column_types import ColumnType, Kind
 from penstock.io.change_streams.incremental.engine import Chunk, ChunkRequest, ChunkRow
-from penstock.io.postgres.incremental.chunks import SnapshotRow
+from penstock.io.postgres.incremental.chunks import ChunkLines, ChunkStatement, SnapshotRow
 from penstock.io.postgres.record import Table, TableColumn, read_record
 from penstock.io.postgres.source import ChangeStream
 from penstock.pipelines.event_lines import ToEvents
@@ -68,7 +69,7 @@ def test_rows_have_the_columns_and_values_that_the_sink_gets() -> None:
     schema = table.open()
     assert schema is not None
     assert schema.names == ("id", "code", "customer")
-    found = {key: event.after for events, *_ in table.chunks() for key, event in events.items()}
+    found = {key: event.after for chunk in table.chunks() for key, event in chunk.rows.events.items()}
     assert found == {
         '[1,"AP8="]': {"id": 1, "code": b"\x00\xff", "customer": "***"},
         '[2,"YQ=="]': {"id": 2, "code": b"a", "customer": "***"},
@@ -106,8 +107,47 @@ def test_chunks_continue_behind_a_cursor() -> None:
     table = source()
     table.open()
     first, *_ = table.chunks()
-    rest = [key for chunk in table.chunks(first.cursor) for key in chunk.events]
-    assert (list(first.events), rest) == (['[1,"AP8="]'], ['[2,"YQ=="]'])
+    rest = [key for chunk in table.chunks(first.cursor) for key in chunk.rows.events]
+    assert (list(first.rows.events), rest) == (['[1,"AP8="]'], ['[2,"YQ=="]'])
+
+
+LINES = {"": b"7\tZ\\n\n", "7": b"8\t\\N\n", "8": b""}
+PLAIN = msgspec.structs.replace(TABLE, columns=(TABLE.columns[0], TABLE.columns[2]))
+
+
+class LineReader(Reader):
+    """A table whose chunks are lines of the server."""
+
+    def read(self, request: ChunkRequest) -> Chunk:
+        statement = ChunkStatement(PLAIN, request, kind="r", file=1, conditions=[])
+        after = json.loads(request.cursor)[1][0] if request.cursor else ""
+        lines = LINES[after]
+        return Chunk(request, ChunkLines(statement, lines, lines.count(b"\n")), (100).__gt__, 77, not lines)
+
+    def null_row(self, name: str) -> Any:
+        return read_record(PLAIN, (None,) * 2)
+
+
+@pytest.mark.parametrize("has_steps", [False, True])
+def test_rows_are_given_in_columns_unless_a_step_changes_them(has_steps: bool) -> None:
+    to_events = ToEvents(EventOptions(), "postgres", STREAM).of_record
+    table = SourceTable(
+        "public.orders", LineReader(), PostgresSystem(), to_events, RowBudget(), has_steps=has_steps
+    )
+    table.open()
+    first, second, last = (chunk.rows for chunk in table.chunks())
+    assert (len(first), len(second), len(last)) == (1, 1, 0)
+    assert {key: each.after for key, each in first.events.items()} == {"[7]": {"id": 7, "name": "Z\n"}}
+    assert list(second.events) == ["[8]"]
+    if has_steps:
+        assert (first.texts, first.whole) == (None, None)
+        return
+    assert first.texts is not None
+    assert [column.to_pylist() for column in first.texts.columns] == [["7"], ["Z\n"]]
+    assert first.whole is not None
+    assert first.whole.select(["_penstock_key", "id", "name"]).to_pylist() == [
+        {"_penstock_key": "[7]", "id": 7, "name": "Z\n"}
+    ]
 
 
 def test_every_read_of_the_source_is_within_the_budget() -> None:
