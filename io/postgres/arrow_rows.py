@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
@@ -47,6 +48,8 @@ _PARSED = (
 """Kinds whose texts Arrow reads as `text_values` does, or refuses: infinite times, and years outside of 1 to 9999."""
 
 _OPS = {first: str(OPS[kind]) for first, kind in KINDS.items()}
+_NO_PLAIN_ARRAY = r'["\\]|^[^{]|^.+\{'
+"""Texts of arrays with quotes, bounds, or more than one dimension."""
 _BOOLEANS = {"t": True, "f": False, None: None}
 
 
@@ -333,12 +336,32 @@ def _column(source: Source, name: str, type_: ColumnType, plain: ColumnType) -> 
             values = [None if value is None else convert(value) for value in values]
         return arrow_array(name, plain, values, "us", source)
 
+    def arrays(texts: Texts) -> pa.Array:
+        whole = _texts(texts)
+        if pc.any(pc.match_substring_regex(whole, _NO_PLAIN_ARRAY)).as_py():
+            return from_values(texts)
+        return _lists(whole, read_items).cast(held_as)
+
+    if type_.element is not None and plain.element is not None and type_.element.native != "box":
+        read_items = _column(source, name, type_.element, plain.element)
+        return arrays
     if type_.kind is Kind.BOOL:
         return _flags
     if read is None and convert is None:
         return _texts
     # Text in place of a decimal number has Python's form, and not that of the server.
     return parsed if type_.kind in _PARSED and plain.kind is not Kind.STRING else from_values
+
+
+def _lists(whole: pa.Array, read_items: Callable[[Texts], pa.Array]) -> pa.Array:
+    """Return the arrays that texts without quotes stand for, such as ``{a,NULL}``."""
+    items = pc.split_pattern(pc.utf8_slice_codeunits(whole, 1, -1), ",")
+    # The server writes an empty text with quotes, so an empty item is that of an empty array.
+    texts = items.values.filter(pc.not_equal(items.values, ""))
+    sizes = pc.if_else(pc.equal(whole, "{}"), 0, pc.list_value_length(items)).fill_null(0)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes.to_numpy())]), pa.int32())
+    values = read_items(pc.if_else(pc.equal(texts, "NULL"), pa.scalar(None, _TEXT), texts))
+    return pa.ListArray.from_arrays(offsets, values, mask=whole.is_null())
 
 
 def _texts(texts: Texts) -> pa.Array:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from penstock.compat import StrEnum
 from penstock.event.model import ChangeEvent, Version
 
-BATCH = 2_000
+BATCH = 20_000
 """Keys that one round reads at most."""
 
 

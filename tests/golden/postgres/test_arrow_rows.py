@@ -52,6 +52,7 @@ COLUMNS = {
     "tags": (1009, -1),
     "raw": (17, -1),
     "doc": (3802, -1),
+    "counts": (1007, -1),
 }
 
 
@@ -141,9 +142,12 @@ plain_rows = st.tuples(
     st.sampled_from(["t", "f", None]),
     st.none() | st.floats().map(str),
     st.none() | st.floats(width=32).map(str),
-    st.sampled_from([None, "{}", '{a,"b c",NULL}']),
+    st.sampled_from(
+        [None, "{}", '{a,"b c",NULL}', "{a,NULL,b c}", "{NULL}", '{""}', "[2:3]={a,b}", "{a}", '{"NULL"}']
+    ),
     st.none() | st.binary(max_size=4).map(lambda raw: "\\x" + raw.hex()),
     st.sampled_from([None, '{"a": 1}', "[]"]),
+    st.sampled_from([None, "{}", "{1,NULL,-3}", "{NULL}", "{7}", "[0:1]={5,6}"]),
 )
 odd = {1: UNCHANGED, 2: "NaN", 4: "infinity", 5: "0044-03-15 10:00:00 BC", 6: "12345-01-02"}
 
