@@ -4,14 +4,14 @@
         [--rows-per-second N]
 
 A job of `penstock run postgres-to-SINK` has read all rows. A writer makes `--changes` changes a second, each in a
-transaction, in all rows but those of the differences. Then, in each run:
+transaction, in all rows but those of the differences. `penstock verify` must find nothing (*before*). Then, in each run:
 
-1. *clean*: `penstock verify` must find nothing.
-2. The differences are planted in the target, at random keys: a missing row, an extra one, an old value, a NULL as if a
+1. The differences are planted in the target, at random keys: a missing row, an extra one, an old value, a NULL as if a
    column was not sent, a value of another type, two rows with exchanged values, and a tombstone of a row that exists.
-3. *repair*: `penstock verify --repair` must find exactly them, and repair all but the extra row, which is then deleted
+2. *repair*: `penstock verify --repair` must find exactly them, and repair all but the extra row, which is then deleted
    in the target, as the page on verify says.
-4. *after*: `penstock verify` must find nothing.
+
+At the end `penstock verify` must find nothing (*after*).
 
 The script fails at the first difference that is invented, and at the first that is missed. Of each command it prints:
 

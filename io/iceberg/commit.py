@@ -141,7 +141,8 @@ class IcebergCommit(RowCommit, LogCommit):
         return schema_change(self.name, self.columns(), wanted, self.policies(source))
 
     def read_columns(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        yield from self.table.scan(selected_fields=tuple(names)).to_arrow_batch_reader()
+        for part in self.table.scan(selected_fields=tuple(names)).to_arrow_batch_reader():
+            yield part.select(list(names))  # it has the order of the table
 
     def _columns_entry(self, source: Source) -> str:
         return f"penstock.columns.{source_text(source)}"
