@@ -4,7 +4,8 @@
         [--rows-per-second N]
 
 A job of `penstock run postgres-to-SINK` has read all rows. A writer makes `--changes` changes a second, each in a
-transaction, in all rows but those of the differences. `penstock verify` must find nothing (*before*). Then, in each run:
+transaction, in all rows but those of the differences. `penstock verify` must find nothing (*before*). Then, in each
+run:
 
 1. The differences are planted in the target, at random keys: a missing row, an extra one, an old value, a NULL as if a
    column was not sent, a value of another type, two rows with exchanged values, and a tombstone of a row that exists.
