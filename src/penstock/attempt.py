@@ -9,15 +9,14 @@ same file. `penstock.publish` exports what sinks need. `running_attempt`, `at_wa
 from __future__ import annotations
 
 import os
-import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
 from penstock.compat import UTC
+from penstock.thread_value import ThreadValue
 
 __all__ = [
     "Attempt",
@@ -61,24 +60,20 @@ class Attempt:
     drivers: tuple[DriverToken, ...] = field(default=(), compare=False, repr=False)
 
 
+_attempt, _watermark_us, _staging = ThreadValue[Attempt](), ThreadValue[int](), ThreadValue[str]()
+
+
 def current_attempt() -> Attempt:
     """Return the attempt that runs in this thread.
 
     Outside `PySparkRunner` it is one attempt per process; its job name sorts by the start time of the process.
     """
-    attempt: Attempt | None = getattr(_thread, "attempt", None)
-    return _process_attempt if attempt is None else attempt
+    return _process_attempt if _attempt.value is None else _attempt.value
 
 
-@contextmanager
-def running_attempt(attempt: Attempt) -> Iterator[None]:
+def running_attempt(attempt: Attempt) -> AbstractContextManager[None]:
     """Make `attempt` the current one for this thread (for runners and tests)."""
-    previous = getattr(_thread, "attempt", None)
-    _thread.attempt = attempt
-    try:
-        yield
-    finally:
-        _thread.attempt = previous
+    return _attempt.set_to(attempt)
 
 
 def current_watermark_us() -> int | None:
@@ -86,19 +81,12 @@ def current_watermark_us() -> int | None:
 
     Every element below it has arrived. None if the runner does not report it (only `PySparkRunner` does).
     """
-    watermark: int | None = getattr(_thread, "watermark_us", None)
-    return watermark
+    return _watermark_us.value
 
 
-@contextmanager
-def at_watermark(watermark_us: int) -> Iterator[None]:
+def at_watermark(watermark_us: int) -> AbstractContextManager[None]:
     """Make `watermark_us` the input watermark for this thread (for runners and tests)."""
-    previous = getattr(_thread, "watermark_us", None)
-    _thread.watermark_us = watermark_us
-    try:
-        yield
-    finally:
-        _thread.watermark_us = previous
+    return _watermark_us.set_to(watermark_us)
 
 
 def current_staging() -> str | None:
@@ -106,19 +94,12 @@ def current_staging() -> str | None:
 
     Files there live as long as the checkpoint, and only the user of the pipeline may read them.
     """
-    location: str | None = getattr(_thread, "staging", None)
-    return location
+    return _staging.value
 
 
-@contextmanager
-def offering_staging(location: str | None) -> Iterator[None]:
+def offering_staging(location: str | None) -> AbstractContextManager[None]:
     """Offer `location` to sinks in this thread (for runners and tests)."""
-    previous = getattr(_thread, "staging", None)
-    _thread.staging = location
-    try:
-        yield
-    finally:
-        _thread.staging = previous
+    return _staging.set_to(location)
 
 
 def _new_process_attempt() -> Attempt:
@@ -131,9 +112,6 @@ def _renew_process_attempt() -> None:
     _process_attempt = _new_process_attempt()
 
 
-# A thread-local, because the runner executes several tasks of one process in threads during tests, and because a
-# DoFn has no argument through which a runner could hand it a value that Beam does not know.
-_thread = threading.local()
 _process_attempt = _new_process_attempt()
 # Renew it in a forked child: otherwise worker and parent would share a nonce, and would stage files of the same name.
 os.register_at_fork(after_in_child=_renew_process_attempt)

@@ -7,11 +7,12 @@ the same executor that have nothing to read. On other runners there are no helpe
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
+
+from penstock.thread_value import ThreadValue
 
 __all__ = ["Helpers", "current_helpers", "helped_by", "sent_once"]
 
@@ -41,22 +42,14 @@ class Helpers(Protocol):
         """
 
 
+_helpers = ThreadValue[Helpers]()
+
+
 def current_helpers() -> Helpers | None:
     """Return the helpers of the task that runs in this thread; None: the runner offers none."""
-    helpers: Helpers | None = getattr(_thread, "helpers", None)
-    return helpers
+    return _helpers.value
 
 
-@contextmanager
-def helped_by(helpers: Helpers | None) -> Iterator[None]:
+def helped_by(helpers: Helpers | None) -> AbstractContextManager[None]:
     """Offer helpers to the steps in this thread, or none (for runners and tests)."""
-    previous = current_helpers()
-    _thread.helpers = helpers
-    try:
-        yield
-    finally:
-        _thread.helpers = previous
-
-
-# A thread-local, because a DoFn has no argument through which a runner could hand it a value that Beam does not know.
-_thread = threading.local()
+    return _helpers.set_to(helpers)

@@ -8,10 +8,11 @@ reads until it is split.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+
+from penstock.thread_value import ThreadValue
 
 __all__ = ["Pace", "current_pace", "reading_at"]
 
@@ -54,22 +55,14 @@ class Pace:
         return self.idle_until() if callable(self.idle_until) else self.idle_until
 
 
+_pace = ThreadValue[Pace]()
+
+
 def current_pace() -> Pace | None:
     """Return the pace of the bundle that runs in this thread; None: the runner sets none."""
-    pace: Pace | None = getattr(_thread, "pace", None)
-    return pace
+    return _pace.value
 
 
-@contextmanager
-def reading_at(pace: Pace | None) -> Iterator[None]:
+def reading_at(pace: Pace | None) -> AbstractContextManager[None]:
     """Set the pace for this thread, or none (for runners and tests)."""
-    previous = current_pace()
-    _thread.pace = pace
-    try:
-        yield
-    finally:
-        _thread.pace = previous
-
-
-# A thread-local, because a DoFn has no argument through which a runner could hand it a value that Beam does not know.
-_thread = threading.local()
+    return _pace.set_to(pace)
