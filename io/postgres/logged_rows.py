@@ -205,7 +205,7 @@ class LoggedRows(LazyRecords[LogRecord]):
         row: Any = decode(payload)
         kind = KINDS[payload[0]]
         # The messages of inserts have no field for an old row, and those of deletions none for a new one.
-        new = None if kind is ChangeKind.DELETE else row.new
+        new = None if kind is ChangeKind.DELETE else row.row if kind is ChangeKind.UPDATE else row.new
         old, old_is_full = (None, False) if kind is ChangeKind.INSERT else (row.old, row.old_is_full)
         return LogRecord(
             kind,

@@ -110,6 +110,16 @@ class Update(msgspec.Struct, frozen=True, tag=True, gc=False):
     old_is_full: bool = False
     xid: int | None = None
 
+    @property
+    def row(self) -> Row:
+        """`new` with its whole key: a large value of the key that did not change is sent in the old row only."""
+        if self.old is None or self.old_is_full or UNCHANGED not in self.new:
+            return self.new
+        return tuple(
+            old if value is UNCHANGED and old is not None else value
+            for value, old in zip(self.new, self.old, strict=True)
+        )
+
 
 class Delete(msgspec.Struct, frozen=True, tag=True, gc=False):
     """`old_is_full`: the old row has every column (replica identity FULL), not only the columns of the identity."""

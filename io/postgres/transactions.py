@@ -114,7 +114,7 @@ class TransactionReader:
         if kind is log.Update:
             update: log.Update = message  # type: ignore[assignment]
             return self._row(
-                ChangeKind.UPDATE, lsn, update.relation_oid, update.new, update.old, update.old_is_full
+                ChangeKind.UPDATE, lsn, update.relation_oid, update.row, update.old, update.old_is_full
             )
         if kind is log.Delete:
             delete: log.Delete = message  # type: ignore[assignment]

@@ -51,6 +51,25 @@ def test_a_table_without_a_primary_key_has_the_key_of_a_unique_index_that_holds_
     }
 
 
+def test_a_large_value_of_a_key_that_did_not_change_is_in_the_key_of_the_event(database: Database) -> None:
+    database.execute(
+        "create table large (id text, place int, n int, primary key (id, place))",
+        "alter table large alter id set storage external",
+    )
+    database.publish()
+    database.execute(
+        # The longest text that fits into the index is stored outside of its row.
+        "insert into large values (repeat('k', 2600), 1, 1)",
+        "update large set n = 2",
+        "update large set place = 2",
+    )
+    convert = EventConverter()
+    inserted, updated, moved = [event for record in database.read() for event in convert(record)]
+    assert updated.key == inserted.key == {"id": "k" * 2600, "place": 1}
+    assert updated.after == {**inserted.key, "n": 2}
+    assert (moved.key, moved.before) == ({"id": "k" * 2600, "place": 2}, inserted.key)
+
+
 def test_a_snapshot_divides_a_table_by_its_unique_index(database: Database) -> None:
     database.execute(
         "create table u (v text, id int not null unique)",

@@ -37,7 +37,10 @@ def change(draw: random.Random) -> m.Message:
     oid = draw.choice(RELATIONS).oid
     row = (draw.choice(["1", "é", None]), "x" * draw.choice([0, 5, 200]))
     old = draw.choice([None, row])
-    return draw.choice([m.Insert(oid, row), m.Update(oid, row, old, bool(old)), m.Delete(oid, row, True)])
+    large = m.Update(oid, (m.UNCHANGED, row[1]), ("1", None))  # a key with a large value
+    return draw.choice(
+        [m.Insert(oid, row), m.Update(oid, row, old, bool(old)), large, m.Delete(oid, row, True)]
+    )
 
 
 def history(draw: random.Random) -> list[tuple[int, bytes]]:

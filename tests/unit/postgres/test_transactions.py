@@ -43,6 +43,14 @@ def test_the_last_record_of_a_transaction_says_so():
     assert found[-1] == TransactionEnd(18, EPOCH_US * 1000)
 
 
+def test_a_large_value_of_a_key_that_did_not_change_is_known_from_the_old_row():
+    new, key = (m.UNCHANGED, "2", m.UNCHANGED), ("k", "1", None)
+    updates = [m.Update(1, new, key), m.Update(1, new), m.Update(1, new, ("k", "1", "v"), True)]
+    found = steps(*transaction(10, 0, RELATION, *updates))
+    # A full old row stays apart: it tells which values are old.
+    assert [step.new for step in found[:-1]] == [("k", "2", m.UNCHANGED), new, new]
+
+
 def test_an_empty_transaction_still_moves_the_position():
     assert steps(*transaction(10, 0)) == [TransactionEnd(18, EPOCH_US * 1000)]
 
