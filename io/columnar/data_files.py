@@ -134,7 +134,7 @@ class DataFileTarget(EpochTarget, Protocol):
         """How the changes of a parked table are encoded: the names of its data files."""
 
     def logs_of(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> list[TableEpochs]:
-        """Return what an epoch gives to each table; its changes are those of `parked_changes`."""
+        """Return what an epoch gives to each table; `parked_changes` encodes its changes."""
 
     def publish_logs(self, tables: Sequence[TableEpochs], committed: list[str]) -> list[PenstockError | None]:
         """Do what `ParkingTarget.publish_tables` does, and add to `committed` what `publish_files` returns."""

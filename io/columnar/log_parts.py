@@ -1,4 +1,4 @@
-"""What an epoch adds to a change log: rows in files of tasks, or of staged events. Needs pyarrow."""
+"""The parts that an epoch adds to a change log: rows in files of tasks, or of staged events. Needs pyarrow."""
 
 from __future__ import annotations
 

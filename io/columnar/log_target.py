@@ -36,11 +36,11 @@ from penstock.io.columnar.log_shape import LogShape, fits, fitted, shape_after
 from penstock.io.columnar.one_schema import with_one_schema
 from penstock.io.columnar.partitions import MANY_FILES, Partition, warn_of_many_files
 from penstock.io.columnar.replica import (
+    COMMITS_AT_ONCE,
     TableEvents,
     check_source,
     events_of_epoch,
     raise_refused,
-    refusals_of_tables,
     table_name,
 )
 from penstock.io.columnar.row_runs import TableRows
@@ -51,6 +51,7 @@ from penstock.io.staging.delivery import TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.errors import OutputError
 from penstock.io.staging.parked_files import ChangeCodec, EpochChanges, TableEpochs
+from penstock.io.staging.table_parking import refusals_of_tables
 from penstock.object_stores.store import in_parallel
 
 
@@ -291,7 +292,7 @@ class LogFilesTarget(EpochTableTarget):
                 self._tidy(log.name)
 
         with committing_rows():
-            return refusals_of_tables(tables, publish)
+            return refusals_of_tables(tables, publish, COMMITS_AT_ONCE)
 
     def _publish_log(self, log: TableEpochs) -> Sequence[DataFile]:
         """Commit what epochs add to a table; return the files that are committed as they are."""

@@ -10,13 +10,12 @@ from penstock.event.feed_rows import Layout
 from penstock.event.schema_policies import Abilities
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging.arguments import check_choice
-from penstock.io.staging.options import SchemaChangeOptions, StagingOptions, TombstoneOptions
+from penstock.io.staging.options import ParkingOptions, SchemaChangeOptions, StagingOptions, TombstoneOptions
 from penstock.options import Accepts, options
 
 ParquetCompression = Literal["zstd", "snappy", "gzip", "none"]
 AvroCompression = Literal["deflate", "none"]
 """What fastavro writes without a further package."""
-RefusedTables = Literal["stop", "park"]
 
 _COLUMNS: Abilities = {
     "add": ("evolve", "lenient", "ignore", "stop"),
@@ -34,7 +33,7 @@ ABILITIES: Mapping[Mode, Abilities] = {"log": _COLUMNS, "current": _ROWS, "histo
 
 
 @options
-class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
+class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, ParkingOptions, StagingOptions):
     """How the changes of an epoch become one commit of a table."""
 
     mode: Mode = "current"
@@ -52,12 +51,6 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
     in UTC (year, month, day, hour). Repeat it for several columns, and for some tables, as in orders=region; all
     entries that fit count. In the mode log: op, and a unit of timestamp; with layout=table, _change_type and a unit of
     _commit_timestamp. A table that exists keeps its own."""
-    on_refused_table: RefusedTables = "stop"
-    """What happens when the target refuses a table for good (its columns do not fit, access is denied, it is no table
-    of the sink): stop fails the pipeline after all other tables of the epoch; park keeps the changes of the table in
-    the checkpoint until `penstock tables` resumes or skips it, and the other tables go on."""
-    max_parked_bytes: int = 1 << 30
-    """Size of the changes of all parked tables of the sink, in bytes, above which the pipeline fails."""
     version_seconds: float = 0
     """Time, in seconds, for which older versions of a table can be read. The upkeep forgets those that were replaced
     earlier, and deletes the files that no other version needs; 0: all stay."""
@@ -70,21 +63,6 @@ class TableSinkOptions(SchemaChangeOptions, TombstoneOptions, StagingOptions):
     reads it."""
     mark_complete_seconds: float = 60
     """Time, in seconds, between two such marks, at least. Each mark is a commit of each table, without rows."""
-
-    @property
-    def parked_bytes(self) -> int | None:
-        """How large the changes of parked tables may be; None: no table is parked.
-
-        Raises:
-            UsageError: an option is wrong.
-        """
-        if self.on_refused_table not in get_args(RefusedTables):
-            raise UsageError(f"on_refused_table must be stop or park, got {self.on_refused_table!r}.")
-        if not self.max_parked_bytes > 0:
-            raise UsageError(f"max_parked_bytes must be more than 0, got {self.max_parked_bytes!r}.")
-        if self.on_refused_table == "stop":
-            return None
-        return self.max_parked_bytes
 
     def check_layout(self) -> None:
         """Raise UsageError if there is no such layout, or the mode has none."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Protocol, TypeVar, get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -27,7 +26,6 @@ from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_plac
 from penstock.io.staging.batch import StagedBatch, StagedEvents
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.formatted_run import decode_staged
-from penstock.object_stores.store import in_parallel
 from penstock.tables import EVERY_TABLE, TableSelection
 
 COMMITS_AT_ONCE = 8
@@ -37,16 +35,6 @@ time. One to an object store or a REST catalogue mostly waits."""
 
 LOG_CANNOT_MOVE = "Older changes stay in a log under the names that they had."
 """Why a log renames and drops no columns."""
-
-
-class OfTable(Protocol):
-    """Something that belongs to one table of the source."""
-
-    @property
-    def source(self) -> Source: ...
-
-
-_OfTable = TypeVar("_OfTable", bound=OfTable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,32 +121,6 @@ def with_one_commit_each(
             of_first = [msgspec.structs.replace(event, source=first.source) for event in each.events]
             merged[name] = replace(first, events=[*first.events, *of_first])
     return list(merged.values())
-
-
-def refusals_of_tables(
-    tables: Sequence[_OfTable], publish: Callable[[_OfTable], None]
-) -> list[PenstockError | None]:
-    """Publish each table, several at the same time; return for each its permanent error, or None.
-
-    Raises:
-        PenstockError: an error that may pass.
-    """
-    ends = threading.Event()
-
-    def attempt(table: _OfTable) -> PenstockError | None:
-        try:
-            if not ends.is_set():
-                publish(table)
-        except PenstockError as error:
-            # An error that may pass ends the epoch at once: it is tried again as a whole, and the ledger skips
-            # what is written.
-            if not error.retryable:
-                return error
-            ends.set()
-            raise
-        return None
-
-    return in_parallel(attempt, tables, COMMITS_AT_ONCE)
 
 
 def raise_refused(

@@ -47,7 +47,6 @@ from penstock.io.columnar.replica import (
     TableEvents,
     events_of_epoch,
     raise_refused,
-    refusals_of_tables,
     row_columns,
     table_for,
     table_name,
@@ -65,6 +64,7 @@ from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.parked_files import EpochChanges, TableEpochs
 from penstock.io.staging.preview import Written
 from penstock.io.staging.table_notes import WrittenTable
+from penstock.io.staging.table_parking import refusals_of_tables
 from penstock.object_stores.store import in_parallel
 from penstock.rewind import RewindPlan, TableVersion, plan_of_logs, plan_of_rows
 from penstock.tables import TableSelection
@@ -402,7 +402,7 @@ class EpochTableTarget(ABC):
                 self._publish(table)
 
         with committing_rows():
-            return refusals_of_tables(tables, publish)
+            return refusals_of_tables(tables, publish, COMMITS_AT_ONCE)
 
     def raise_refused(self, tables: Sequence[TableEpochs], errors: Sequence[PenstockError | None]) -> None:
         """See `penstock.io.staging.table_parking.ParkingTarget`."""

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from penstock.event.schema_policies import Abilities
-from penstock.io.staging.options import SendOptions, TargetTableOptions, TombstoneOptions
+from penstock.io.staging.options import ParkingOptions, SendOptions, TargetTableOptions, TombstoneOptions
 from penstock.options import Accepts, options
 
 Mode = Literal["current", "log"]
@@ -25,7 +25,7 @@ ABILITIES: Abilities = {
 
 
 @options
-class SqlSinkOptions(TargetTableOptions, TombstoneOptions, SendOptions):
+class SqlSinkOptions(TargetTableOptions, TombstoneOptions, ParkingOptions, SendOptions):
     """The options of `WriteToSql`."""
 
     dsn: Annotated[str, Accepts(example="${env:TARGET_DSN}")] = field(kw_only=False)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -21,7 +21,7 @@ from penstock.event.replica import (
 )
 from penstock.io.sql.catalog import Catalog
 from penstock.io.sql.errors import classify_error, is_row_error
-from penstock.io.sql.ledger import Ledger
+from penstock.io.sql.ledger import Ledger, refused_rows, sink_delivery, table_writer
 from penstock.io.sql.statements import (
     COMMITTED_AT,
     DELETED,
@@ -48,9 +48,12 @@ from penstock.io.staging.delivery import (
     TargetUnavailableError,
     is_delivered,
 )
+from penstock.publish import current_attempt
 from penstock.timestamps import format_timestamp
 
 logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 _CONNECT_SECONDS = 10
 # The transaction of a batch holds the lock of its ledger entry. A driver that was paused in the middle of it keeps its
@@ -86,6 +89,7 @@ class SqlSender:
     def __init__(self, target: SqlTarget, skip_refused: bool) -> None:
         self._target, self._skip_refused = target, skip_refused
         self._purged: dict[TableName, int] = {}
+        self._taken_over: set[str] = set()
         self._session = connect(target)
         catalog = Catalog(self._session, target.schema, target.create_tables)
         self._tables = TargetTables(target, catalog)
@@ -101,20 +105,22 @@ class SqlSender:
 
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         """Write the batch; see `Sender.send`."""
-        batch = list(events)
+        batch, generation = list(events), current_attempt().generation
+        names = tuple(map(str, dict.fromkeys(map(self._target.table_of, batch))))
+        sink = sink_delivery(delivery).writer
         with self._errors():
             self._ledger.create_entry(delivery.writer)
-            for _ in range(_MAX_STALE):
-                self._tables.prepare(batch)
-                try:
-                    return self._send(delivery, batch)
-                except StaleColumnsError:
-                    continue
-                # The error is retryable, and the next try finds the entry free.
-                except psycopg.errors.LockNotAvailable:
-                    self._ledger.end_paused(delivery.writer)
-                    raise
-        raise TargetUnavailableError(f"{self._target.name}: other shards rename columns all the time")
+            # Other runners have no generations, and no earlier driver that sent tables alone.
+            if generation and sink not in self._taken_over:
+                self._ledger.take_over(sink, generation, creates=False)
+                self._taken_over.add(sink)
+        writers = (delivery.writer, *(table_writer(sink, name) for name in names))
+        return self._in_time(writers, batch, lambda: self._send(delivery, batch, names, generation))
+
+    def refused_in(self, delivery: Delivery) -> dict[str, str]:
+        """See `penstock.io.staging.send_tables.TableSender`."""
+        with self._errors():
+            return self._ledger.refused_in(delivery)
 
     def mark_complete(self, job: str, sink: str, record: int, until_us: int) -> None:
         """Set the time until which the target is complete; see `penstock.publish.MarksComplete`."""
@@ -126,38 +132,81 @@ class SqlSender:
         with suppress(psycopg.Error):
             self._session.close()
 
-    def _send(self, delivery: Delivery, batch: Sequence[ChangeEvent]) -> Sent:
-        """Write the batch and its entry in one transaction."""
+    def _in_time(
+        self, writers: Sequence[str], batch: Sequence[ChangeEvent], work: Callable[[], _Result]
+    ) -> _Result:
+        """Return the result of a transaction with a batch. It begins again if other shards rename columns.
+
+        `writers` have the entries that it locks.
+        """
+        with self._errors():
+            for _ in range(_MAX_STALE):
+                self._tables.prepare(batch)
+                try:
+                    return work()
+                except StaleColumnsError:
+                    continue
+                # The error is retryable, and the next try finds the entries free.
+                except psycopg.errors.LockNotAvailable:
+                    self._ledger.end_paused(writers)
+                    raise
+        raise TargetUnavailableError(f"{self._target.name}: other shards rename columns all the time")
+
+    def _send(
+        self, delivery: Delivery, batch: Sequence[ChangeEvent], names: Sequence[str], generation: int
+    ) -> Sent:
+        """Write the batch and its entry in one transaction. `names` are its tables."""
         with self._session.transaction():
             # Before all rows: a driver that was paused and its successor must not write the same batch at once.
             entry, refused = self._ledger.lock(delivery.writer)
             if is_delivered(entry, delivery):
-                return Sent(refused)
-            self._tables.check_numbers(batch)
-            # A constraint that is checked at the commit would make the batch fail without telling the row.
-            self._session.execute("set constraints all immediate")
-            refused = tuple(self._write_fitting(batch, delivery.shards == 1))
-            self._ledger.write(delivery, refused)
-        return Sent(refused)
+                return Sent(refused_rows(refused))
+            sent: Mapping[str, Mapping[str, str]] = {}
+            if generation and self._ledger.check_generation(sink_delivery(delivery).writer, generation):
+                sent = self._ledger.tables_sent(delivery, names)
+            done = {
+                index: table
+                for index, event in enumerate(batch if sent else ())
+                if (table := sent.get(str(self._target.table_of(event)))) is not None
+            }
+            before = [
+                Refusal(index, done[index][batch[index].id])
+                for index in done
+                if batch[index].id in done[index]
+            ]
+            missing = [index for index in range(len(batch)) if index not in done]
+            now = self._write_rows(batch, missing, delivery.shards == 1, skip_refused=self._skip_refused)
+            refusals = tuple(sorted((*before, *now), key=lambda each: each.index))
+            self._ledger.write(delivery.writer, delivery.position, refusals)
+        return Sent(refusals)
 
     def _errors(self) -> TargetErrors:
         return TargetErrors(self._target.name)
 
-    def _write_fitting(self, batch: Sequence[ChangeEvent], one_shard: bool) -> Iterator[Refusal]:
-        """Write the events whose tables can have their columns, and yield those that are refused, in their order."""
-        refused = {index: Refusal(index, why) for index, why in self._tables.refusals(batch).items()}
-        if not refused:
-            yield from self._write(batch, 0, one_shard)
-            return
-        if not self._skip_refused:
-            raise RefusalError(next(iter(refused.values())))
-        fitting = [index for index in range(len(batch)) if index not in refused]
+    def _write_rows(
+        self, batch: Sequence[ChangeEvent], those: Sequence[int], one_shard: bool, *, skip_refused: bool
+    ) -> list[Refusal]:
+        """Write the events of a batch that have the indexes `those`; return the ones that are refused."""
+        self._tables.check_numbers(batch)
+        # A constraint that is checked at the commit would make the batch fail without telling the row.
+        self._session.execute("set constraints all immediate")
+        reasons = self._tables.refusals(batch)
+        refused = [Refusal(index, reasons[index]) for index in those if index in reasons]
+        if refused and not skip_refused:
+            raise RefusalError(refused[0])
+        fitting = [index for index in those if index not in reasons]
         # `_write` counts in the list that it gets, and a refusal names an index of the batch.
-        for each in self._write([batch[index] for index in fitting], 0, one_shard):
-            refused[fitting[each.index]] = Refusal(fitting[each.index], each.reason)
-        yield from (refused[index] for index in sorted(refused))
+        try:
+            for each in self._write([batch[index] for index in fitting], 0, one_shard, skip_refused):
+                refused.append(Refusal(fitting[each.index], each.reason))
+        except RefusalError as error:
+            row = error.refusal
+            raise RefusalError(Refusal(fitting[row.index], row.reason), error.batch) from error
+        return refused
 
-    def _write(self, events: Sequence[ChangeEvent], first: int, one_shard: bool) -> Iterator[Refusal]:
+    def _write(
+        self, events: Sequence[ChangeEvent], first: int, one_shard: bool, skip_refused: bool
+    ) -> Iterator[Refusal]:
         """Write a range of the batch. If a row is refused, halve the range until the row is found.
 
         A batch that is written in parts, in their order, gives the same rows as at once.
@@ -171,13 +220,13 @@ class SqlSender:
                 raise
             if len(events) == 1:
                 refusal = Refusal(first, _reason(error))
-                if not self._skip_refused:
+                if not skip_refused:
                     raise RefusalError(refusal) from error
                 yield refusal
                 return
             middle = len(events) // 2
-            yield from self._write(events[:middle], first, one_shard)
-            yield from self._write(events[middle:], first + middle, one_shard)
+            yield from self._write(events[:middle], first, one_shard, skip_refused)
+            yield from self._write(events[middle:], first + middle, one_shard, skip_refused)
 
     def _apply(self, events: Sequence[ChangeEvent], one_shard: bool) -> None:
         if self._target.mode == "log":

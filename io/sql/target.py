@@ -24,6 +24,7 @@ class SqlTarget:
     create_tables: bool = SqlSinkOptions.create_tables
     tombstone_seconds: float = SqlSinkOptions.tombstone_seconds
     mark_complete: bool = SqlSinkOptions.mark_complete
+    shards: int = SqlSinkOptions.shards
 
     @property
     def name(self) -> str:

@@ -24,6 +24,7 @@ def connector_of(target: SqlTarget) -> Connector:
         preview_name="penstock.io.sql.preview:rows_of_event",
         extra="postgres",
         marks_complete=target.mark_complete,
+        tables_name="penstock.io.sql.table_sender:SqlTables",
     )
 
 
@@ -41,6 +42,9 @@ class WriteToSql(SqlSinkOptions, SendAfterCommit):
     changes of the key are applied. Events without a primary key and events of Bigtable are refused.
 
     In the mode *log* every event is a row: operation, version, commit time, and the images as JSON.
+
+    With ``on_refused_table="park"`` the driver writes each table in a transaction of its own, and a table that the
+    database refuses is parked (`penstock.io.staging.table_parking`).
 
     Emits a `DeliveredBatch` for each batch. `with_exception_handling` adds an output of the events that the
     database refuses.
@@ -72,8 +76,9 @@ class WriteToSql(SqlSinkOptions, SendAfterCommit):
             self.create_tables,
             self.tombstone_seconds,
             self.mark_complete,
+            self.shards,
         )
-        SendAfterCommit.__init__(self, connector_of(target), options=self)
+        SendAfterCommit.__init__(self, connector_of(target), options=self, max_parked_bytes=self.parked_bytes)
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
         check_error_output(self.schema_changes, has_one=self._skip_refused)

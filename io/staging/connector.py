@@ -14,6 +14,7 @@ So the program that builds a pipeline loads no client of the target.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -22,6 +23,7 @@ from penstock.event.model import ChangeEvent
 from penstock.extras import extra_packages
 from penstock.io.staging.delivery import Sender, Target
 from penstock.io.staging.preview import Written
+from penstock.tables import TableSelection
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Connector:
         marks_complete: whether the target is to say until when it is complete. The sender then has a method
             `mark_complete` (`MarkingSender`).
         mark_seconds: time, in seconds, between two marks, at least; None: the usual one.
+        tables_name: ``module:name`` of a class (target, selection, skip_refused, repeat) that returns a
+            `penstock.io.staging.table_parking.ParkingTarget`, so that tables can be parked; "": there is none.
     """
 
     target: Target
@@ -44,6 +48,7 @@ class Connector:
     extra: str
     marks_complete: bool = False
     mark_seconds: float | None = None
+    tables_name: str = ""
 
     @property
     def name(self) -> str:
@@ -81,6 +86,11 @@ class Connector:
         """
         written: list[Written] = self._load(self.preview_name)(event, self.target)
         return written
+
+    def tables(self, selection: TableSelection, *, skip_refused: bool, repeat: Callable[[Any], Any]) -> Any:
+        """Return what sends each table alone; see `tables_name`. `repeat` repeats work while the target is silent."""
+        make = self._load(self.tables_name)
+        return make(self.target, selection, skip_refused=skip_refused, repeat=repeat)
 
     def _load(self, name: str) -> Any:
         module, _, attribute = name.partition(":")

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
+from penstock.errors import UsageError
+from penstock.io.staging.arguments import check_choice
 from penstock.options import Accepts, Options, options
+
+RefusedTables = Literal["stop", "park"]
 
 UNAVAILABLE_SECONDS = 600.0
 """How long work is repeated for a target that does not answer."""
@@ -36,6 +40,30 @@ class SendOptions(StagingOptions):
     transactions. More than the number of tasks has no effect."""
     unavailable_seconds: float = UNAVAILABLE_SECONDS
     """Time, in seconds, for which a target that does not answer is asked again before the epoch fails."""
+
+
+@options
+class ParkingOptions(Options):
+    """What happens to a table that its target refuses; see `penstock.io.staging.table_parking`."""
+
+    on_refused_table: RefusedTables = "stop"
+    """What happens when the target refuses a table for good (its columns do not fit, access is denied, it is no table
+    of the sink): stop fails the pipeline after all other tables of the epoch; park keeps the changes of the table in
+    the checkpoint until `penstock tables` resumes or skips it, and the other tables go on."""
+    max_parked_bytes: int = 1 << 30
+    """Size of the changes of all parked tables of the sink, in bytes, above which the pipeline fails."""
+
+    @property
+    def parked_bytes(self) -> int | None:
+        """How large the changes of parked tables may be; None: no table is parked.
+
+        Raises:
+            UsageError: an option is wrong.
+        """
+        check_choice("on_refused_table", self.on_refused_table, get_args(RefusedTables))
+        if not self.max_parked_bytes > 0:
+            raise UsageError(f"max_parked_bytes must be more than 0, got {self.max_parked_bytes!r}.")
+        return None if self.on_refused_table == "stop" else self.max_parked_bytes
 
 
 @options

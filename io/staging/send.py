@@ -131,11 +131,15 @@ class SendBatchesFn(beam.DoFn):
         if self._sender is None:
             self._sender = self._connector.open(skip_refused=self._skip_refused)
         try:
-            return self._sender.send(batch.delivery, events)
+            return self._deliver(self._sender, batch, events)
         except BaseException:
             # The state of the connection is not known, so the next try begins with a new one.
             self._close()
             raise
+
+    def _deliver(self, sender: Any, batch: StagedBatch, events: StagedEvents) -> Sent:
+        sent: Sent = sender.send(batch.delivery, events)
+        return sent
 
     def _close(self) -> None:
         sender, self._sender = self._sender, None
@@ -147,11 +151,16 @@ class SendBatchesFn(beam.DoFn):
         event = _event_at(events, refusal)
         table = event.source.qualified_table
         return RowRefusedError(
-            f"{self._connector.name} refuses the {event.op} of a row of {table or event.source.system} at "
-            f"position {event.id}: {refusal.reason}. {error.batch}. Correct the target, then "
+            f"{refused_row(self._connector.name, event, refusal)}. {error.batch}. Correct the target, then "
             "start the pipeline again. Or give the sink an error output (with_exception_handling), and it continues "
             "without the row" + (f"; or leave the table out (without_tables={table})" if table else ""),
         )
+
+
+def refused_row(target: str, event: Any, refusal: Refusal) -> str:
+    """Return a clause that says which event a target refuses, and why."""
+    table = event.source.qualified_table or event.source.system
+    return f"{target} refuses the {event.op} of a row of {table} at position {event.id}: {refusal.reason}"
 
 
 def _event_at(events: StagedEvents, refusal: Refusal) -> Any:

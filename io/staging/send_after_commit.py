@@ -30,6 +30,7 @@ from penstock.io.staging.refused import REFUSED, RefusedEvent
 from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.send import SendBatchesFn
+from penstock.io.staging.send_tables import SendTablesFn
 from penstock.io.staging.store import store_of
 from penstock.publish import ForgettingParDo, PublishAfterCommit
 from penstock.tables import EVERY_TABLE, TableSelection
@@ -69,6 +70,7 @@ class SendAfterCommit(beam.PTransform):
     Args:
         connector: the target, and how it is opened.
         options: how batches are collected, staged and sent. A transform that inherits its options passes itself.
+        max_parked_bytes: how large the changes of parked tables may be (`TableParking`); None: none is parked.
         format: makes the records of a queue. They are made before the commit, and the sender gets `FormattedEvent`s.
             None: the target gets the events.
 
@@ -76,7 +78,14 @@ class SendAfterCommit(beam.PTransform):
         UsageError: an option is wrong (at construction).
     """
 
-    def __init__(self, connector: Connector, *, options: SendOptions, format: Format | None = None) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        options: SendOptions,
+        max_parked_bytes: int | None = None,
+        format: Format | None = None,
+    ) -> None:
         super().__init__()
         shards, unavailable_seconds = options.shards, options.unavailable_seconds
         if not isinstance(shards, int) or shards < 1:
@@ -85,6 +94,7 @@ class SendAfterCommit(beam.PTransform):
             raise UsageError(f"unavailable_seconds must be 0 or more, got {unavailable_seconds!r}.")
         self._connector = connector
         self._format = format
+        self._max_parked_bytes = max_parked_bytes
         self._shards = shards
         batch_bytes = BATCH_BYTES if format is None else QUEUE_BATCH_BYTES
         self._policy = RollingPolicy(round(options.roll_seconds * 1e6), batch_bytes)
@@ -137,14 +147,7 @@ class SendAfterCommit(beam.PTransform):
         # See `WriteStagedFiles.expand`.
         sink = sink_name(events.pipeline.transforms_stack[-1].full_label)
         roll = RollBatchesFn(self._staging, sink, self._policy, EventBlocks(RecordBlockCoder().encode))
-        send = SendBatchesFn(
-            self._connector,
-            sink,
-            self._staging,
-            selection=self._selection,
-            skip_refused=self._skip_refused,
-            unavailable_seconds=self._unavailable_seconds,
-        )
+        send = self._send(sink)
         staged = (
             in_global_window(events)
             | "Collect" >> beam.ParDo(CollectRecordsFn(self._encode(), ShardOf(self._shards)))
@@ -160,6 +163,18 @@ class SendAfterCommit(beam.PTransform):
         if self._max_dead_letters is not None:
             refused |= "Limit" >> stop_at_refused(self._max_dead_letters, self._connector.name)
         return delivered, refused
+
+    def _send(self, sink: str) -> SendBatchesFn:
+        options: dict[str, Any] = {
+            "selection": self._selection,
+            "skip_refused": self._skip_refused,
+            "unavailable_seconds": self._unavailable_seconds,
+        }
+        if self._max_parked_bytes is None:
+            return SendBatchesFn(self._connector, sink, self._staging, **options)
+        return SendTablesFn(
+            self._connector, sink, self._staging, max_parked_bytes=self._max_parked_bytes, **options
+        )
 
     @property
     def queue(self) -> Queue | None:

@@ -12,10 +12,11 @@ the oldest first and some in each epoch, and then the changes that come.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from penstock.attempt import current_attempt
 from penstock.errors import PenstockError, ServiceError
@@ -41,6 +42,7 @@ RESUMED_BYTES = FILE_BYTES
 REASON_CHARACTERS = 500
 
 _Refusals = list[PenstockError | None]
+_Table = TypeVar("_Table")
 
 
 class ParkedLimitError(ServiceError):
@@ -198,3 +200,29 @@ class TableParking:
 def _reason(error: PenstockError) -> str:
     text = error.redacted
     return text if len(text) <= REASON_CHARACTERS else f"{text[:REASON_CHARACTERS]}…"
+
+
+def refusals_of_tables(
+    tables: Sequence[_Table], publish: Callable[[_Table], None], at_once: int
+) -> list[PenstockError | None]:
+    """Publish each table, `at_once` at the same time; return for each its permanent error, or None.
+
+    Raises:
+        PenstockError: an error that may pass.
+    """
+    ends = threading.Event()
+
+    def attempt(table: _Table) -> PenstockError | None:
+        try:
+            if not ends.is_set():
+                publish(table)
+        except PenstockError as error:
+            # An error that may pass ends the epoch at once: it is tried again as a whole, and the ledger skips
+            # what is written.
+            if not error.retryable:
+                return error
+            ends.set()
+            raise
+        return None
+
+    return in_parallel(attempt, tables, at_once)

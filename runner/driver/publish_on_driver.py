@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.attempt import Attempt, offering_staging, running_attempt
+from penstock.errors import UsageError
 from penstock.publish import ParksTables, PublishesOnDriver
 from penstock.runner.driver.post_commit import PostCommitFn, post_commit_fns
 from penstock.runner.harness.bundle import PlanContext
@@ -29,6 +30,7 @@ class DriverPublisher:
         """
         if not (state.publications or state.parked):
             return ()
+        self._check_parked(state)
         parked: list[ParkedPublications] = []
         with running_attempt(attempt), offering_staging(self._staging):
             for step in self._steps:
@@ -37,6 +39,17 @@ class DriverPublisher:
                 elif named := step.named_by(state):
                     step.fn.publish_on_driver(named)
         return tuple(parked)
+
+    def _check_parked(self, state: EpochState) -> None:
+        """Raise UsageError if a parked table belongs to a step that parks no tables: its changes would be dropped."""
+        parking = {step.step for step in self._steps if isinstance(step.fn, ParksTables)}
+        tables = [each.table.source for each in state.parked if each.transform not in parking]
+        if tables:
+            raise UsageError(
+                f"tables are parked ({', '.join(tables)}), and the sink cannot write their changes as it is: "
+                "start it with on_refused_table='park', resume the tables (penstock tables), and change it then; or "
+                "skip them"
+            )
 
     def _publish_or_park(
         self, step: PostCommitFn, fn: ParksTables, state: EpochState

@@ -1,7 +1,7 @@
-"""`penstock run postgres-to-delta` with one of many tables refused: it is parked, and exact after its resume.
+"""`penstock run` with one of many tables refused: it is parked, and exact after its resume.
 
-The driver is killed while the table is parked, and while it is resuming. A column of PostgreSQL gets another
-type, and the table of Delta cannot take it. Then a person gives it the type too, and runs `penstock tables … resume`.
+The driver is killed while the table is parked, and while it is resuming. A column of the source gets another type, and
+the table of the target cannot take it. Then a person gives it the type too, and runs `penstock tables … resume`.
 """
 
 from __future__ import annotations
@@ -54,20 +54,71 @@ class Writers(WriterThreads):
                 self.statements += 1
 
 
+class Lake:
+    """Tables of Delta, as the target of a `Shop`."""
+
+    template = "postgres-to-delta"
+
+    def __init__(self, folder: Path, server: PostgresServer) -> None:
+        self._folder = folder / "lake"
+        self.sets = {"uri": f"{self._folder}/{{table}}", "roll_seconds": "0"}
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return self._read(table).to_pylist() if DeltaTable.is_deltatable(str(self._folder / table)) else []
+
+    def _read(self, table: str) -> pa.Table:
+        # `to_pyarrow_table` in a loop ends the process now and then (delta-rs 1.6, pyarrow 25).
+        return pa.table(
+            QueryBuilder().register("t", DeltaTable(self._folder / table)).execute("select * from t")
+        )
+
+    def make_text(self, table: str) -> None:
+        delta = DeltaTable(self._folder / table)
+        held = self._read(table)
+        as_text = held.set_column(held.schema.get_field_index("v"), "v", held["v"].cast("string"))
+        write_deltalake(delta, as_text, mode="overwrite", schema_mode="overwrite")
+
+    def commits(self, tables: int) -> int:
+        return sum(DeltaTable(self._folder / f"t{n}").version() for n in range(tables))
+
+
+class Copy:
+    """Tables of another database, as the target of a `Shop`."""
+
+    template = "postgres-to-postgresql"
+
+    def __init__(self, folder: Path, server: PostgresServer) -> None:
+        self._database = Database(server)
+        self.sets = {"target_dsn": self._database.dsn}
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        if self._database.rows(f"select to_regclass('{table}')") == [(None,)]:
+            return []
+        found = self._database.rows(f"select id, v, _penstock_deleted from {table}")
+        return [dict(zip(("id", "v", "_penstock_deleted"), row, strict=True)) for row in found]
+
+    def make_text(self, table: str) -> None:
+        self._database.execute(f"alter table {table} alter v type text")
+
+    def commits(self, tables: int) -> int:
+        return 0
+
+
 class Shop:
-    """The tables of PostgreSQL and Delta, and the job between them."""
+    """The tables of PostgreSQL and of a target, and the job between them."""
 
     def __init__(
         self,
         folder: Path,
         database: Database,
         tables: int,
+        target: Lake | Copy,
         publication: str = "for all tables",
         **options: str,
     ) -> None:
         self.options = options
         self.folder, self.database, self.tables = folder, database, tables
-        self.lake, self.checkpoint = folder / "lake", folder / "checkpoint"
+        self.target, self.checkpoint = target, folder / "checkpoint"
         database.execute(*(f"create table t{n} (id int primary key, v int)" for n in range(tables)))
         database.publish(publication)
         self.starts = 0
@@ -78,13 +129,12 @@ class Shop:
             "dsn": self.database.dsn,
             "publication": self.database.publication,
             "slot": self.database.slot,
-            "uri": f"{self.lake}/{{table}}",
-            "roll_seconds": "0",
+            **self.target.sets,
             **self.options,
         }
         sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
         options = ["--checkpoint-dir", str(self.checkpoint), "--master", "local[2,4]"]
-        command = python("penstock.cli.main", "run", "postgres-to-delta", *sets, *options)
+        command = python("penstock.cli.main", "run", self.target.template, *sets, *options)
         return Run(command, log=self.log)
 
     @property
@@ -95,32 +145,19 @@ class Shop:
     def rows(self, table: str) -> dict[int, str]:
         return {key: str(value) for key, value in self.database.rows(f"select id, v from {table}")}
 
-    def delta(self, table: str) -> dict[int, str]:
-        if not DeltaTable.is_deltatable(str(self.lake / table)):
-            return {}
-        rows = self._read(table).to_pylist()
+    def copied(self, table: str) -> dict[int, str]:
+        """Return the rows of the target."""
+        rows = self.target.rows(table)
         found = {row["id"]: str(row["v"]) for row in rows if not row["_penstock_deleted"]}
         assert len({row["id"] for row in rows}) == len(rows), "a key is in the table twice"
         return found
-
-    def _read(self, table: str) -> pa.Table:
-        # `to_pyarrow_table` in a loop ends the process now and then (delta-rs 1.6, pyarrow 25).
-        return pa.table(
-            QueryBuilder().register("t", DeltaTable(self.lake / table)).execute("select * from t")
-        )
 
     def parked(self) -> dict[str, Any]:
         """Return the parked table by its name, with the words of `penstock tables --json`."""
         return {each.source: each for each in RemoteJob.open(str(self.checkpoint)).parked()}
 
     def is_equal(self) -> bool:
-        return all(self.delta(f"t{n}") == self.rows(f"t{n}") for n in range(self.tables))
-
-    def make_text(self) -> None:
-        delta = DeltaTable(self.lake / BAD)
-        held = self._read(BAD)
-        as_text = held.set_column(held.schema.get_field_index("v"), "v", held["v"].cast("string"))
-        write_deltalake(delta, as_text, mode="overwrite", schema_mode="overwrite")
+        return all(self.copied(f"t{n}") == self.rows(f"t{n}") for n in range(self.tables))
 
     def penstock(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = python("penstock.cli.main", *arguments)
@@ -128,29 +165,31 @@ class Shop:
 
 
 def latencies(shop: Shop, probes: int, key: int) -> list[float]:
-    """Return how long rows take to the table of Delta, in seconds, for tables that are not refused; `key` is new."""
+    """Return how long rows take to the target, in seconds, for tables that are not refused; `key` is new."""
     found = []
     for number in range(probes):
         table, key = f"t{1 + number % (shop.tables - 1)}", key + 1
         began = time.monotonic()
         shop.database.execute(f"insert into {table} values ({key}, 0)")
-        wait_until(lambda table=table, key=key: key in shop.delta(table), "a row does not arrive")
+        wait_until(lambda table=table, key=key: key in shop.copied(table), "a row does not arrive")
         found.append(time.monotonic() - began)
     return found
 
 
 @pytest.mark.parametrize("tables", [5, 50])
+@pytest.mark.parametrize("target", [Lake, Copy])
 def test_one_refused_table_is_exact_after_its_resume_and_the_others_all_the_time(
-    tables: int, tmp_path: Path, campaign: Any
+    target: type[Lake | Copy], tables: int, tmp_path: Path, campaign: Any
 ) -> None:
     probes = 60 if tables > 5 else 3
     with PostgresServer.start(version=VERSIONS[-1]) as server:
-        shop = Shop(tmp_path, Database(server), tables, on_refused_table="park")
+        database = Database(server)
+        shop = Shop(tmp_path, database, tables, target(tmp_path, server), on_refused_table="park")
         run = shop.start()
         writers = Writers(shop.database.dsn, tables, pause=1.0 if tables > 5 else 0.2)
         try:
             with writers:
-                wait_for_run(run, lambda: bool(shop.delta(BAD)), "nothing arrives", shop.log)
+                wait_for_run(run, lambda: bool(shop.copied(BAD)), "nothing arrives", shop.log)
                 before = latencies(shop, probes, 1_000)
                 shop.database.execute(f"alter table {BAD} alter v type text")
                 wait_for_run(run, shop.parked, "nothing is parked", shop.log)
@@ -167,7 +206,7 @@ def test_one_refused_table_is_exact_after_its_resume_and_the_others_all_the_time
                 shown = json.loads(shop.penstock("tables", str(shop.checkpoint), "--json").stdout)
                 assert [each["source"] for each in shown] == [f"public.{BAD}"]
                 assert "TEXT" in shown[0]["reason"].upper() or "STRING" in shown[0]["reason"]
-                shop.make_text()
+                shop.target.make_text(BAD)
                 asked = shop.penstock(
                     "tables", str(shop.checkpoint), "resume", f"public.{BAD}", "--wait", "0"
                 )
@@ -180,14 +219,13 @@ def test_one_refused_table_is_exact_after_its_resume_and_the_others_all_the_time
             wait_for_run(run, shop.is_equal, "the tables are not equal", shop.log)
         finally:
             run.kill()
-        changes = sum(DeltaTable(shop.lake / f"t{n}").version() for n in range(tables))
         if tables > 5:
             campaign.record(
-                "parked-tables",
+                "parked-tables" if target is Lake else "parked-tables-sql",
                 tables=tables,
                 kills=2,
                 statements=writers.statements,
-                commits=changes,
+                commits=shop.target.commits(tables),
                 seconds_of_others_before=percentiles(before),
                 seconds_of_others_while_parked=percentiles(parked),
             )

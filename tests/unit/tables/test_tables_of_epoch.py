@@ -9,10 +9,11 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.event import Kind, Source
-from penstock.io.columnar.replica import TableEvents, raise_refused, refusals_of_tables
+from penstock.io.columnar.replica import TableEvents, raise_refused
 from penstock.io.delta.target import DeltaTarget
 from penstock.io.iceberg.target import IcebergTarget
 from penstock.io.staging import TargetUnavailableError
+from penstock.io.staging.table_parking import refusals_of_tables
 from tests.support.waiting import PATIENCE_SECONDS
 from tests.unit.formats.events import event_of, schema_of
 from tests.unit.tables.test_delta import publish, rows
@@ -23,7 +24,7 @@ TABLES = [TableEvents(Source("postgresql", "", "shop", "public", f"t{n}"), []) f
 
 def test_tables_are_published_at_the_same_time() -> None:
     together = threading.Barrier(len(TABLES))
-    refusals_of_tables(TABLES, lambda table: together.wait(PATIENCE_SECONDS))
+    refusals_of_tables(TABLES, lambda table: together.wait(PATIENCE_SECONDS), len(TABLES))
 
 
 def test_an_error_that_may_pass_ends_the_epoch_and_a_permanent_one_only_after_all_others() -> None:
@@ -35,7 +36,7 @@ def test_an_error_that_may_pass_ends_the_epoch_and_a_permanent_one_only_after_al
                 raise error
             published.append(table.source.table)
 
-        raise_refused([each.source for each in TABLES], refusals_of_tables(TABLES, attempt), "evolve")
+        raise_refused([each.source for each in TABLES], refusals_of_tables(TABLES, attempt, 2), "evolve")
 
     with pytest.raises(UsageError, match=r"public\.t1: .*All other tables of the epoch are written"):
         fail(UsageError("no"))
