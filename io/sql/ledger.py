@@ -4,13 +4,14 @@
 |---|---|
 | `Delivery.writer`, one for each shard | the last batch of the shard |
 | `table_writer`, one for each table | the last epoch of a table that the driver has sent alone: tables may be parked |
-| `EpochDelivery.writer`, one for each sink | the newest driver since tables are sent alone; older ones must not write |
+| `EpochDelivery.writer`, one for each sink | the newest driver; older ones must not write |
 
 A driver sends either shards or tables, as its program says. A program with the other choice must know what the earlier
 one has sent: a shard leaves out the tables whose entry has the epoch, and a table the shards whose entry has it. The
 entry of the sink keeps an older driver, which was paused, from changing these entries: a driver writes its generation
-there, then it locks the entries of the other kind. Each transaction locks its own entry and then reads the generation.
-So an older transaction has either ended when its entry is read, or it sees the newer generation and writes nothing.
+there, and locks the entries of the other kind later. Each transaction locks its own entry, and then it reads the
+generation. So an older transaction has either ended when its entry is read, or it sees the newer generation and writes
+nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from penstock.io.staging.delivery import Delivery, FencedError, LedgerEntry, Ref
 from penstock.io.staging.epochs import EpochDelivery
 
 NO_EPOCH = -1
-"""Epoch of an entry that was created for a lock."""
+"""Epoch of an entry that was created for a lock, and of the entry of a sink that has sent shards only."""
+_TABLES = 0
+"""Epoch of the entry of a sink that has sent tables."""
 
 
 class Ledger:
@@ -43,16 +46,18 @@ class Ledger:
             (writer,),
         )
 
-    def take_over(self, writer: str, generation: int, *, creates: bool) -> None:
+    def take_over(self, writer: str, generation: int, *, sends_tables: bool) -> None:
         """Keep drivers of earlier generations from writing; `writer` is the sink's.
 
-        `creates`: whether this driver sends tables. One that sends shards changes an entry, but creates none.
+        A driver that sends shards does so too, because one that was going to send tables may have been paused before
+        it has sent any.
         """
-        if creates:
-            self.create_entry(writer)
         self._session.execute(
-            f"update {self._table} set generation = %s where writer = %s and generation < %s",
-            (generation, writer, generation),
+            f"insert into {self._table} as entry (writer, generation, epoch, refused) values (%s, %s, %s, '[]') "
+            "on conflict (writer) do update set generation = greatest(entry.generation, excluded.generation), "
+            "epoch = greatest(entry.epoch, excluded.epoch) "
+            "where entry.generation < excluded.generation or entry.epoch < excluded.epoch",
+            (writer, generation, _TABLES if sends_tables else NO_EPOCH),
         )
 
     def check_generation(self, writer: str, generation: int) -> bool:
@@ -62,13 +67,15 @@ class Ledger:
             FencedError: a newer driver has taken over.
         """
         found = self._session.execute(
-            f"select generation from {self._table} where writer = %s", (writer,)
+            f"select generation, epoch from {self._table} where writer = %s", (writer,)
         ).fetchall()
         if found and found[0][0] > generation:
             raise FencedError(
-                f"a driver of generation {found[0][0]} writes as {writer}, and this one has generation {generation}"
+                f"a driver of generation {found[0][0]} writes as {writer}, and this one has generation {generation}. "
+                "If no other driver of the job runs, the checkpoint was copied or restored from an older copy: resume "
+                "from the checkpoint that wrote last"
             )
-        return bool(found)
+        return any(epoch == _TABLES for _, epoch in found)
 
     def lock(self, writer: str) -> tuple[LedgerEntry | None, str]:
         """Return the entry of a writer, and what it has about refused rows, as JSON.

@@ -110,9 +110,9 @@ class SqlSender:
         sink = sink_delivery(delivery).writer
         with self._errors():
             self._ledger.create_entry(delivery.writer)
-            # Other runners have no generations, and no earlier driver that sent tables alone.
+            # Other runners have no generations.
             if generation and sink not in self._taken_over:
-                self._ledger.take_over(sink, generation, creates=False)
+                self._ledger.take_over(sink, generation, sends_tables=False)
                 self._taken_over.add(sink)
         writers = (delivery.writer, *(table_writer(sink, name) for name in names))
         return self._in_time(writers, batch, lambda: self._send(delivery, batch, names, generation))

@@ -37,7 +37,7 @@ class TableSender(SqlSender):
         """Keep earlier drivers of the sink from writing."""
         if delivery.writer not in self._taken_over:
             with self._errors():
-                self._ledger.take_over(delivery.writer, self._generation, creates=True)
+                self._ledger.take_over(delivery.writer, self._generation, sends_tables=True)
             self._taken_over.add(delivery.writer)
 
     def shards_sent(self, deliveries: Sequence[Delivery]) -> set[Delivery]:

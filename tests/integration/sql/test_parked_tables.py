@@ -258,8 +258,15 @@ def test_parked_changes_of_a_table_that_is_left_out_are_not_written(
     assert job.rows("a") == []
 
 
-def test_drivers_that_send_shards_pay_no_entry_of_the_sink(database: Database, tmp_path: Path) -> None:
-    job = job_with(database, tmp_path, parks=False, epochs=2)
+def test_a_driver_that_was_paused_before_it_sent_any_table_is_fenced_by_one_that_sends_shards(
+    database: Database, tmp_path: Path
+) -> None:
+    """Only the newer one has told the database that it exists."""
+    job = job_with(database, tmp_path, parks=True)
+    old = job.record, job.driver
+    job.take_over(parks=False)
     job.publish(job.record, job.driver)
-    writers = [row[0] for row in database.rows("select writer from penstock_ledger order by 1")]
-    assert writers == ["sink/job/0-of-2", "sink/job/1-of-2"]
+    with pytest.raises(FencedError):
+        job.publish(*old)
+    job.finish()
+    assert not job.faults()
