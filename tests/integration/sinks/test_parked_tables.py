@@ -1,7 +1,8 @@
 """`penstock run` with one of many tables refused: it is parked, and exact after its resume.
 
-The driver is killed while the table is parked, and while it is resuming. A column of the source gets another type, and
-the table of the target cannot take it. Then a person gives it the type too, and runs `penstock tables … resume`.
+The driver is killed while the table is parked, and while it is resuming. The table of Delta cannot take the new type of
+a column of the source, and the table of PostgreSQL loses a right. Then a person corrects the table, and runs
+`penstock tables … resume`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Writers(WriterThreads):
 class Lake:
     """Tables of Delta, as the target of a `Shop`."""
 
-    template = "postgres-to-delta"
+    template, reason = "postgres-to-delta", "STRING"
 
     def __init__(self, folder: Path, server: PostgresServer) -> None:
         self._folder = folder / "lake"
@@ -72,7 +73,10 @@ class Lake:
             QueryBuilder().register("t", DeltaTable(self._folder / table)).execute("select * from t")
         )
 
-    def make_text(self, table: str) -> None:
+    def refuse(self, table: str, source: Database) -> None:
+        source.execute(f"alter table {table} alter v type text")
+
+    def correct(self, table: str) -> None:
         delta = DeltaTable(self._folder / table)
         held = self._read(table)
         as_text = held.set_column(held.schema.get_field_index("v"), "v", held["v"].cast("string"))
@@ -85,7 +89,7 @@ class Lake:
 class Copy:
     """Tables of another database, as the target of a `Shop`."""
 
-    template = "postgres-to-postgresql"
+    template, reason = "postgres-to-postgresql", "lacks a right"
 
     def __init__(self, folder: Path, server: PostgresServer) -> None:
         self._database = Database(server)
@@ -97,8 +101,16 @@ class Copy:
         found = self._database.rows(f"select id, v, _penstock_deleted from {table}")
         return [dict(zip(("id", "v", "_penstock_deleted"), row, strict=True)) for row in found]
 
-    def make_text(self, table: str) -> None:
-        self._database.execute(f"alter table {table} alter v type text")
+    def refuse(self, table: str, source: Database) -> None:
+        # A superuser has every right.
+        self._database.execute(
+            "create function refuse() returns trigger language plpgsql as "
+            "$$ begin raise exception 'no' using errcode = '42501'; end $$",
+            f"create trigger refuse before insert on {table} for each statement execute function refuse()",
+        )
+
+    def correct(self, table: str) -> None:
+        self._database.execute(f"drop trigger refuse on {table}")
 
     def commits(self, tables: int) -> int:
         return 0
@@ -191,7 +203,7 @@ def test_one_refused_table_is_exact_after_its_resume_and_the_others_all_the_time
             with writers:
                 wait_for_run(run, lambda: bool(shop.copied(BAD)), "nothing arrives", shop.log)
                 before = latencies(shop, probes, 1_000)
-                shop.database.execute(f"alter table {BAD} alter v type text")
+                shop.target.refuse(BAD, shop.database)
                 wait_for_run(run, shop.parked, "nothing is parked", shop.log)
                 run.kill()
                 first = shop.parked()[f"public.{BAD}"]
@@ -205,8 +217,8 @@ def test_one_refused_table_is_exact_after_its_resume_and_the_others_all_the_time
                 parked = latencies(shop, probes, 2_000)
                 shown = json.loads(shop.penstock("tables", str(shop.checkpoint), "--json").stdout)
                 assert [each["source"] for each in shown] == [f"public.{BAD}"]
-                assert "TEXT" in shown[0]["reason"].upper() or "STRING" in shown[0]["reason"]
-                shop.target.make_text(BAD)
+                assert shop.target.reason in shown[0]["reason"]
+                shop.target.correct(BAD)
                 asked = shop.penstock(
                     "tables", str(shop.checkpoint), "resume", f"public.{BAD}", "--wait", "0"
                 )
