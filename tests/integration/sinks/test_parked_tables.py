@@ -58,7 +58,7 @@ class Writers(WriterThreads):
 class Lake:
     """Tables of Delta, as the target of a `Shop`."""
 
-    template, reason = "postgres-to-delta", "STRING"
+    template, reason = "postgres-to-delta", "column v of table"
 
     def __init__(self, folder: Path, server: PostgresServer) -> None:
         self._folder = folder / "lake"
