@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.event.arrow import python_values
-from penstock.io.columnar.arrow_rows import column_type_of
+from penstock.errors import InvariantError
 from penstock.verify.keys import encode_values
 
 SIZE = 16
@@ -55,10 +54,18 @@ def digests_of_columns(keys: pa.Array, columns: Sequence[pa.Array]) -> pa.Record
 
 def row_bytes(columns: Sequence[pa.Array]) -> list[bytes]:
     """Return the bytes of each row; columns have the same types wherever rows are compared."""
-    parts = [*_null_bits(columns), *(part for column in columns for part in _parts(column))]
+    return list(_joined(columns).to_pylist())
+
+
+def _joined(columns: Sequence[pa.Array]) -> pa.Array:
     empty = pa.scalar(b"", pa.binary())
-    joined = pc.binary_join_element_wise(*parts, empty, null_handling="replace", null_replacement=b"")
-    return list(joined.to_pylist())
+    return pc.binary_join_element_wise(
+        *_null_bits(columns), *_all_parts(columns), empty, null_handling="replace", null_replacement=b""
+    )
+
+
+def _all_parts(columns: Sequence[pa.Array]) -> list[pa.Array]:
+    return [part for column in columns for part in _parts(column)]
 
 
 def _null_bits(columns: Sequence[pa.Array]) -> list[pa.Array]:
@@ -82,11 +89,14 @@ def _parts(column: pa.Array) -> list[pa.Array]:
         fixed = pa.binary(type_.bit_width // 8)
         same = pa.Array.from_buffers(fixed, len(column), column.buffers(), offset=column.offset)
         return [same.cast(pa.binary())]
-    # Lists and structs.
-    values: Sequence[Any] = python_values(column, column_type_of(type_), "us")
-    return _with_length(
-        pa.array([None if each is None else encode_values(each) for each in values], pa.binary())
-    )
+    if pa.types.is_struct(type_):
+        fields = column.flatten()
+        return [*_null_bits(fields), *_all_parts(fields)]
+    if not pa.types.is_list(type_):
+        raise InvariantError(f"no sink of Penstock writes a column of type {type_}")
+    sizes = pc.list_value_length(column).fill_null(0).to_numpy()
+    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
+    return _with_length(pc.binary_join(pa.ListArray.from_arrays(offsets, _joined([column.flatten()])), b""))
 
 
 def _with_length(column: pa.Array) -> list[pa.Array]:

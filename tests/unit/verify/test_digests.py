@@ -20,7 +20,11 @@ TYPES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.decimal128(5, 2): st.sampled_from([Decimal("0.00"), Decimal("1.50")]),
     pa.string(): st.text("\0\x01a", max_size=3),
     pa.binary(): st.binary(max_size=2),
-    pa.list_(pa.int64()): st.lists(st.integers(0, 2), max_size=2),
+    pa.list_(pa.int64()): st.lists(st.none() | st.integers(0, 2), max_size=2),
+    pa.list_(pa.string()): st.lists(st.none() | st.text("a", max_size=2), max_size=2),
+    pa.struct([("a", pa.int64()), ("b", pa.string())]): st.fixed_dictionaries(
+        {"a": st.none() | st.integers(0, 1), "b": st.none() | st.text("a", max_size=1)}
+    ),
     pa.timestamp("us", "UTC"): st.integers(0, 2),
 }
 
