@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,15 @@ def test_two_rows_have_the_same_bytes_if_they_are_equal_and_only_then(table: Any
         assert len(found) == len(rows) - start
         assert [a == b for a in found for b in found] == [a == b for a in rows[start:] for b in rows[start:]]
     assert row_bytes([column.slice(len(rows)) for column in columns]) == []
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.list_(pa.string())], ids=str)
+def test_rows_that_are_divided_into_columns_in_another_way_differ(type_: pa.DataType) -> None:
+    whole, empty = ("ab", "") if type_ == pa.string() else (["a", "b"], [])
+    one, other = row_bytes([pa.array([whole, empty], type_), pa.array([empty, whole], type_)])
+    assert one != other
+    one, other = row_bytes([pa.array([["a", "b"], ["ab"]])])
+    assert one != other
 
 
 def test_more_columns_than_the_bits_of_a_number() -> None:
