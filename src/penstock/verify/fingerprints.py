@@ -34,7 +34,7 @@ from typing_extensions import Self
 from penstock.compat import StrEnum
 from penstock.verify.digests import DIGESTS, SIZE
 
-_ROWS_AT_ONCE = 500_000
+_ROWS_AT_ONCE = 2_000_000
 """About as many digests of each side are sorted at once."""
 _KEYS = pa.schema([("key", pa.string())])
 _KEYS_AT_ONCE = 10_000
