@@ -31,9 +31,12 @@ def group(records: Sequence[LogRecord]) -> _RowsOfTable:
     return _RowsOfTable(of, records, convert, TablesInArrow(convert))
 
 
+_FROM_EVENTS = ("tags", "counts", "small")
+
+
 def without_lists(few: Sequence[LogRecord], of: Any) -> tuple[list[LogRecord], Any]:
     """Return the records and their table without the columns whose JSON is always made of events."""
-    kept = [number for number, column in enumerate(of.columns) if column.name not in ("tags", "small")]
+    kept = [number for number, column in enumerate(of.columns) if column.name not in _FROM_EVENTS]
     short = msgspec.structs.replace(of, columns=tuple(of.columns[number] for number in kept))
 
     def row(values: Any) -> Any:

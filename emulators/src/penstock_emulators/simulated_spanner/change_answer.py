@@ -93,9 +93,11 @@ class ChangeAnswer:
             self._rows_sent += stop - start
             start = stop
             if self._is_due(mid_row=True) and start < len(rows):
+                # Before the message is sent: meanwhile another query could meet the fault too.
+                fault = self._claim()
                 broken = next(pieces(rows[start], _BROKEN_PIECE))
                 yield self._message([broken], None, chunked=True)
-                await self._meet_first()
+                await meet(self._service, fault)
             await self._meet_faults()
 
     def _messages(self, rows: list[bytes], places: list[Place | None]) -> Iterator[bytes]:
@@ -137,12 +139,13 @@ class ChangeAnswer:
 
     async def _meet_faults(self) -> None:
         while self._is_due(mid_row=False):
-            await self._meet_first()
+            await meet(self._service, self._claim())
 
-    async def _meet_first(self) -> None:
+    def _claim(self) -> Fault:
+        """Return the next fault, which no other query meets from now on."""
         fault = self._faults.pop(0)
         self._service.faults.happened(fault)
-        await meet(self._service, fault)
+        return fault
 
 
 async def meet(service: Service, fault: Fault) -> None:

@@ -65,6 +65,6 @@ class Faults:
     def happened(self, fault: Fault) -> None:
         """Count a fault as happened."""
         fault.times -= 1
-        # A fault may be counted twice by two queries, so its absence is no error.
+        # It is absent if the faults were cleared meanwhile.
         if fault.times <= 0 and fault in self.pending:
             self.pending.remove(fault)
