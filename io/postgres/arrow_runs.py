@@ -20,7 +20,10 @@ Output = tuple[list[Any], list[int]]
 
 
 class RowsOfTables:
-    """Converts the records of a table of one database to rows. Picklable. `whole`: to those of `are_whole`."""
+    """Converts the records of a table of one database to rows. Picklable.
+
+    `whole`: to whole rows (`penstock.io.columnar.whole_rows`).
+    """
 
     def __init__(self, database: str = "", stream: str = "", *, whole: bool = False) -> None:
         self._arguments, self._whole = (database, stream), whole

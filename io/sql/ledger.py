@@ -89,7 +89,7 @@ class Ledger:
         return _entry(generation, epoch, driver), refused
 
     def shards_sent(self, deliveries: Collection[Delivery]) -> set[Delivery]:
-        """Return those of some batches that the target has, after transactions with other ones have ended."""
+        """Return the batches that the target has, after transactions with other ones have ended."""
         writers = [each.writer for each in deliveries]
         query = (
             f"select writer, generation, epoch, driver from {self._table} where writer = any(%s) for update"
@@ -104,7 +104,7 @@ class Ledger:
         }
 
     def tables_sent(self, delivery: Delivery, names: Collection[str]) -> dict[str, Mapping[str, str]]:
-        """Return those of some tables that have the epoch of a batch, after transactions with other ones have ended.
+        """Return the tables that have the epoch of a batch, after transactions with other ones have ended.
 
         The values are the rows that the table has refused in this epoch; see `refused_in`.
         """

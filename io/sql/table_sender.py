@@ -41,7 +41,7 @@ class TableSender(SqlSender):
             self._taken_over.add(delivery.writer)
 
     def shards_sent(self, deliveries: Sequence[Delivery]) -> set[Delivery]:
-        """Return those of some batches that an earlier driver has sent as shards."""
+        """Return the batches that an earlier driver has sent as shards."""
         writers = [each.writer for each in deliveries]
 
         def sent() -> set[Delivery]:

@@ -13,8 +13,8 @@ ValueT = TypeVar("ValueT")
 class ThreadValue(threading.local, Generic[ValueT]):
     """A value of each thread; None until it is set.
 
-    A DoFn has no argument through which a runner could hand it a value that Beam does not know. The value is that of a
-    thread, because in tests a runner executes several tasks in one process.
+    A DoFn has no argument through which a runner could hand it a value that Beam does not know. Each thread has
+    its own value, because in tests a runner executes several tasks in one process.
     """
 
     value: ValueT | None = None

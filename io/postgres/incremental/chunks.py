@@ -306,7 +306,7 @@ class ChunkStatement:
 
     @property
     def selects_more(self) -> bool:
-        """Whether an answer has more columns than the table: those of an order that is not published."""
+        """Whether an answer has more columns than the table: columns of the order that are not published."""
         return len(self._selected) > len(self.table.columns)
 
     def chunk_row(self, answer: Row, *, null: bool = False) -> ChunkRow:

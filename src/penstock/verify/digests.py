@@ -42,7 +42,10 @@ def no_rows(keys: Sequence[str]) -> pa.RecordBatch:
 
 
 def digests_of_values(rows: Iterable[Sequence[Any]]) -> pa.RecordBatch:
-    """Return the digests of rows of Python values, the key first. They differ from those of columns."""
+    """Return the digests of rows of Python values, the key first.
+
+    `digests_of_columns` returns other digests for the same rows, so both sides must use one of the two.
+    """
     rows = list(rows)
     return digests_of([row[0] for row in rows], map(encode_values, rows))
 
