@@ -36,8 +36,8 @@ REWOUND = "penstockRewound"
 """Metadata of the commit of a rewind: the version that the table went back to."""
 
 _KNOWN = 3
-"""So many different times before the wanted one are enough: for a version, for the one that is known to be complete
-before it, and for the commit that knows it."""
+"""So many different times, known to commits from before the wanted one, are enough: for a version, for the one that is
+known to be complete before it, and for the commit that knows it."""
 
 _AT_ONCE = 100
 """So many entries of the log are read at once, the newest ones first."""
@@ -46,8 +46,8 @@ _AT_ONCE = 100
 def commits_before(folder: DeltaFolder, newest: int, writer: str, to_us: int) -> list[CommitOfTable]:
     """Return the commits that led to version `newest`, the newest first.
 
-    They end when enough different times before `to_us` are known, or where the log begins. Commits that an earlier
-    rewind has undone are left out.
+    They end when those from before `to_us` know enough different times, or where the log begins. Commits that an
+    earlier rewind has undone are left out.
     """
     commits: list[CommitOfTable] = []
     known: set[int] = set()
@@ -60,7 +60,7 @@ def commits_before(folder: DeltaFolder, newest: int, writer: str, to_us: int) ->
         commit = _commit_of(number, actions, writer)
         commits.append(commit)
         following = _rewound_to(actions, number - 1)
-        if commit.known_us is not None and commit.known_us < to_us:
+        if commit.known_us is not None and max(commit.known_us, commit.committed_us) <= to_us:
             known.add(commit.known_us)
         if len(known) == _KNOWN:
             break

@@ -104,7 +104,8 @@ def plan_of_logs(tables: Mapping[str, Sequence[TableVersion]], to_us: int) -> Re
 def plan_of_rows(tables: Mapping[str, Sequence[TableVersion]], to_us: int) -> RewindPlan:
     """Return the plan for tables of current rows or of their versions; otherwise as `plan_of_logs`.
 
-    The time is the latest one, at most `to_us`, until which all tables can be complete.
+    Each version was committed at or before `to_us`. The time is the latest one, at most `to_us`, until which all of
+    them are complete.
     """
     chosen = {name: _chosen(name, versions, to_us) for name, versions in sorted(tables.items())}
     reached = min((_complete_us(version, to_us) for version in chosen.values()), default=to_us)
@@ -118,21 +119,16 @@ def plan_of_rows(tables: Mapping[str, Sequence[TableVersion]], to_us: int) -> Re
 def _chosen(name: str, versions: Sequence[TableVersion], to_us: int) -> TableVersion:
     """Return the version that is complete until the latest time, the oldest of several.
 
-    It has only changes from before `to_us`: it was committed until then, or no later time is known until which it is
-    complete.
+    It was committed until `to_us`. A later one may have changes from after it, whatever it is complete until, because
+    changes of one partition come before the watermark of another one.
     """
-    known = [each for each in versions if each.complete_us is not None]
-    fit = [each for each in known if each.committed_us <= to_us or _complete_us(each, to_us + 1) <= to_us]
+    fit = [each for each in versions if each.complete_us is not None and each.committed_us <= to_us]
     if not fit:
-        first = min((each.complete_us for each in known if each.complete_us is not None), default=None)
-        since = (
-            "no version says it"
-            if first is None
-            else f"the first one that says it is complete until {_text(first)}"
-        )
+        first = min((each.committed_us for each in versions if each.complete_us is not None), default=None)
+        since = "no version says it" if first is None else f"the first one that says it is of {_text(first)}"
         raise UsageError(
-            f"no version of the table {name} is known to be complete until {_text(to_us)} or earlier: {since}. Choose "
-            "a later time. If the table was created after this time, delete it and repeat the command"
+            f"no version of the table {name} from before {_text(to_us)} says until when it is complete: {since}. "
+            "Choose a later time. If the table was created after this time, delete it and repeat the command"
         )
     return max(reversed(fit), key=lambda each: _complete_us(each, to_us))
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -19,10 +21,12 @@ from penstock.errors import UsageError
 from penstock.event import ChangeEvent
 from penstock.event.feed_rows import feed_rows
 from penstock.io.columnar.table_rows import DELETED
+from penstock.io.delta import rewind as delta_rewind
 from penstock.io.delta.target import DeltaTarget
+from penstock.io.iceberg import rewind as iceberg_rewind
 from penstock.io.staging.delivery import LedgerConflictError
 from penstock.io.staging.publish_epochs import PublishBatches
-from penstock.rewind import RewindPlan
+from penstock.rewind import CommitOfTable, RewindPlan
 from tests.unit.tables.histories import Writer, split
 from tests.unit.tables.test_complete import Lake, delta_lake, iceberg_lake
 from tests.unit.tables.test_delta import batches
@@ -44,23 +48,48 @@ class RewoundLake:
             self.lake.target = DeltaTarget(uri, mode, "evolve", mark_seconds=60, deletion_vectors=True)
         self.folder, self.record, self.generation = folder, 1, 1
         self.marks: list[int] = []
+        self.clock_us = 0
+        self.committed: dict[int, int] = {}
 
     @property
     def sink(self) -> PublishBatches:
         return self.lake.sink()
 
-    def publish(self, events: Sequence[ChangeEvent]) -> None:
-        self.record += 1
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        """Note the time of the history at which the versions are committed that the block makes."""
         with offering_staging(f"{self.folder}/staging"):
+            yield
+        for version in self._versions():
+            self.committed.setdefault(version, self.clock_us)
+
+    def _versions(self) -> Iterable[int]:
+        if self.kind == "iceberg":
+            return [each.snapshot_id for each in self._table_of_iceberg().snapshots()]
+        return range(DeltaTable(self.table()).version() + 1)
+
+    def publish(self, events: Sequence[ChangeEvent]) -> None:
+        """Publish an epoch, half a second after its last change."""
+        self.record += 1
+        self.clock_us = max(self.clock_us, events[-1].timestamp // 1000 + SECOND // 2)
+        with self._committing():
             self.sink(batches(events, self.record, self.generation))
 
     def mark(self, until_us: int) -> None:
         self.marks.append(until_us)
-        with offering_staging(f"{self.folder}/staging"):
+        with self._committing():
             self.sink.mark_complete("job", self.record, until_us)
 
     def plan(self, to_us: int) -> RewindPlan:
-        with offering_staging(f"{self.folder}/staging"):
+        def commit(number: int, _: int, *said: Any) -> CommitOfTable:
+            return CommitOfTable(number, self.committed.get(number, self.clock_us), *said)
+
+        # Delta's library takes the time of a commit from the machine.
+        with (
+            offering_staging(f"{self.folder}/staging"),
+            patch.object(delta_rewind, "CommitOfTable", commit),
+            patch.object(iceberg_rewind, "CommitOfTable", commit),
+        ):
             return self.sink.plan_rewind("job", to_us)
 
     def rewind(self, plan: RewindPlan) -> None:
@@ -68,7 +97,7 @@ class RewoundLake:
         self.record += 1
         self.generation = self.record
         drivers = (DriverToken(self.generation, f"{self.generation:015x}"),)
-        with offering_staging(f"{self.folder}/staging"):
+        with self._committing():
             self.sink.rewind(Attempt("job", self.generation, self.record + 1, "00", drivers), plan)
 
     def take_over(self) -> None:
@@ -80,11 +109,14 @@ class RewoundLake:
 
     def rows(self) -> list[dict[str, Any]]:
         if self.kind == "iceberg":
-            catalog = load_catalog("test", **self.lake.target.properties)
-            (name,) = catalog.list_tables("shop")
-            return list(catalog.load_table(name).scan().to_arrow().to_pylist())
+            return list(self._table_of_iceberg().scan().to_arrow().to_pylist())
         found = QueryBuilder().register("t", DeltaTable(self.table())).execute("select * from t").read_all()
         return list(pa.table(found).to_pylist())
+
+    def _table_of_iceberg(self) -> Any:
+        catalog = load_catalog("test", **self.lake.target.properties)
+        (name,) = catalog.list_tables("shop")
+        return catalog.load_table(name)
 
     def current(self) -> list[tuple[Any, ...]]:
         return sorted(
@@ -128,6 +160,8 @@ def test_a_history_that_goes_back_twice_ends_as_if_it_had_not(kind: str, mode: s
         lake.rewind(plan)
         # A repetition, as after a kill.
         lake.rewind(plan)
+        if mode in ("current", "history"):
+            assert all(row["_penstock_timestamp"].timestamp() * SECOND < to_us for row in lake.rows())
         return next(n for n, event in enumerate(events) if event.timestamp // 1000 >= plan.to_us)
 
     play(0, 30)
@@ -215,7 +249,7 @@ def test_versions_that_a_rewind_has_undone_are_not_chosen_by_the_next_one(kind: 
     lake = RewoundLake(tmp_path, kind, "current")
     events = marked_history(lake)
     # The versions of a bad release have later marks than those that the good one makes afterwards.
-    lake.rewind(lake.plan(10 * SECOND))
+    lake.rewind(lake.plan(11 * SECOND))
     at_first = sorted(map(repr, lake.rows()))
     lake.take_over()
     lake.mark(11 * SECOND)
@@ -223,5 +257,6 @@ def test_versions_that_a_rewind_has_undone_are_not_chosen_by_the_next_one(kind: 
     lake.mark(25 * SECOND)
     plan = lake.plan(19 * SECOND)
     lake.rewind(plan)
-    assert plan.to_us == 11 * SECOND
+    # A Delta table that went back has a new version, from after the time.
+    assert plan.to_us == (11 if kind == "iceberg" else 10) * SECOND
     assert sorted(map(repr, lake.rows())) == at_first
