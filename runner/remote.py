@@ -261,7 +261,7 @@ class RemoteJob:
         return matching(found, name) if name else found
 
     def request_table(self, action: str, table: ParkedTable) -> None:
-        """Ask the driver that runs, or the next one, to ``resume`` or to ``skip`` a parked table."""
+        """Ask the driver that runs, or the next one, to ``resume``, ``refill`` or ``skip`` a parked table."""
         for request in self._about(action, table):
             self._table_requests.put(request)
 

@@ -49,7 +49,7 @@ class ParkingOptions(Options):
     on_refused_table: RefusedTables = "stop"
     """What happens when the target refuses a table for good (its columns do not fit, access is denied, it is no table
     of the sink): stop fails the pipeline after all other tables of the epoch; park keeps the changes of the table in
-    the checkpoint until `penstock tables` resumes or skips it, and the other tables go on."""
+    the checkpoint until `penstock tables` resumes, refills or skips it, and the other tables go on."""
     max_parked_bytes: int = 1 << 30
     """Size of the changes of all parked tables of the sink, in bytes, above which the pipeline fails."""
 

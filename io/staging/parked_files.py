@@ -25,7 +25,7 @@ import msgspec
 from penstock.attempt import Attempt, DriverToken
 from penstock.errors import UsageError
 from penstock.event.coder import decode_event, encode_event
-from penstock.event.model import ChangeEvent, Source, Version
+from penstock.event.model import ChangeEvent, Op, Source, Version
 from penstock.io.staging.delivery import LedgerEntry
 from penstock.io.staging.epochs import EpochDelivery
 from penstock.io.staging.errors import OutputError
@@ -43,15 +43,23 @@ _LENGTH = struct.Struct(">I")
 class ChangeCodec:
     """How the changes of parked tables are encoded. Each change has a `source` and a `schema`.
 
-    `weigh` returns how many events a change has, and how many bytes outside of the files of this module.
+    `weigh` returns how many events a change has, and how many bytes outside of the files of this module. `truncation`
+    returns the change that removes all rows up to an event; None if a target of these changes removes nothing.
     """
 
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     weigh: Callable[[Any], tuple[int, int]]
+    truncation: Callable[[ChangeEvent], Any] | None = None
 
 
-EVENTS = ChangeCodec(encode_event, decode_event, lambda event: (1, 0))
+def _truncation(event: ChangeEvent) -> ChangeEvent:
+    return ChangeEvent(
+        event.source, Op.TRUNCATE, event.timestamp, None, None, None, event.version, event.schema
+    )
+
+
+EVENTS = ChangeCodec(encode_event, decode_event, lambda event: (1, 0), _truncation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +197,21 @@ class ParkedFiles:
             for _, group in groupby(epochs, key=_schemas)
             for each in [list(group)]
         ]
+
+    def truncation(self, parked: ParkedTable, attempt: Attempt) -> TableEpochs | None:
+        """Return a commit that removes the rows of a table, in place of its parked changes.
+
+        None: a target of such changes removes no rows.
+        """
+        if self._codec.truncation is None:
+            return None
+        # Not the last event: with several readers it need not have the highest version.
+        parts = chain.from_iterable(self.read(parked, file, attempt) for file in files_of(parked))
+        last = next(parts)
+        event = max(last.events, key=_version_of)
+        for last in parts:
+            event = max(event, *last.events, key=_version_of)
+        return replace(last, epochs=(EpochChanges(last.newest, [self._codec.truncation(event)]),))
 
     def clean_up(self, job: str, upto: tuple[int, int], parked: Iterable[ParkedTable]) -> None:
         """Delete the files of `job` at or before (generation, epoch) `upto` that no table in `parked` has."""

@@ -6,7 +6,8 @@
 
 A table that is parked gets nothing, also if it would accept the newest changes: its ledger has one entry, so an epoch
 that comes before older ones would hide them. What comes is written to files. A table that is resuming gets its files,
-the oldest first and some in each epoch, and then the changes that come.
+the oldest first and some in each epoch, and then the changes that come. A table that is refilling gets a TRUNCATE in
+their place.
 """
 
 from __future__ import annotations
@@ -94,37 +95,50 @@ class TableParking:
             ParkedLimitError: the files would be too large.
             PenstockError: an error that may pass; a table refuses and none is to be parked.
         """
-        tables = self._after_resuming(parked)
+        tables = self._after_requests(parked)
         for delivery, each in by_epoch(batches):
             tables = self._after_epoch(tables, self._target.tables_of(delivery, each))
         self._check_limit(tables.values())
         return list(tables.values())
 
-    def _after_resuming(self, parked: Sequence[ParkedTable]) -> dict[str, ParkedTable]:
+    def _after_requests(self, parked: Sequence[ParkedTable]) -> dict[str, ParkedTable]:
         left, tables = RESUMED_BYTES, {}
         for each in parked:
             before = each.size
-            if each.resuming or self._max_bytes is None:
+            if each.refilling:
+                each = self._emptied(each)
+            elif each.resuming or self._max_bytes is None:
                 each = self._resumed(replace(each, resuming=True), left)
                 # The limit is for all tables together, so what one has published is missing for the next.
                 left -= before - each.size
+                if not each.changes:
+                    logger.warning("all parked changes of %s are written, and the table goes on", each.name)
             if each.changes:
                 tables[each.name] = each
-            else:
-                logger.warning("all parked changes of %s are written, and the table goes on", each.name)
         return tables
+
+    def _emptied(self, parked: ParkedTable) -> ParkedTable:
+        """Empty a table in place of publishing its changes; return what is left of it."""
+        truncation = self._files.truncation(parked, current_attempt())
+        refusal = None if truncation is None else self._publish([truncation])[0]
+        if refusal is not None:
+            return _refused_again(parked, refusal)
+        logger.warning(
+            "%s is empty and goes on, as asked: %d parked changes are dropped. `penstock tables JOB refill` now asks "
+            "for all rows of %s; if it was ended, ask with `penstock snapshot`",
+            parked.name,
+            parked.changes,
+            parked.source,
+        )
+        return with_files(parked, ())
 
     def _resumed(self, parked: ParkedTable, left: int) -> ParkedTable:
         """Publish the oldest files of a table, about `left` bytes; return what is left of it."""
         files = list(files_of(parked))
         while files and left > 0:
             if (refusal := self._publish_file(parked, files[0])) is not None:
-                again = replace(parked, resuming=False, reason=_reason(refusal))
-                logger.warning(
-                    "%s refuses its parked changes and stays parked: %s", parked.name, again.reason
-                )
                 # A file of which some commits are made stays whole: the ledger of the table skips these.
-                return with_files(again, files)
+                return _refused_again(with_files(parked, files), refusal)
             left -= files.pop(0).weight
         return with_files(parked, files)
 
@@ -195,6 +209,12 @@ class TableParking:
             f"tables JOB skip {largest.source}`, and start the pipeline again. Or start it with a higher "
             "max_parked_bytes"
         )
+
+
+def _refused_again(parked: ParkedTable, refusal: PenstockError) -> ParkedTable:
+    again = replace(parked, resuming=False, refilling=False, reason=_reason(refusal))
+    logger.warning("%s refuses its parked changes and stays parked: %s", parked.name, again.reason)
+    return again
 
 
 def _reason(error: PenstockError) -> str:

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def after_requests(state: EpochState, requests: Collection[TableRequest]) -> EpochState:
-    """Return the state in which tables are resuming or, if they are skipped, not parked any more.
+    """Return the state in which tables are resuming or refilling or, if they are skipped, not parked any more.
 
     Requests about other parkings change nothing.
     """
@@ -29,6 +29,8 @@ def after_requests(state: EpochState, requests: Collection[TableRequest]) -> Epo
                 each.table.changes,
                 each.table.reason,
             )
+        elif TableAction.REFILL in actions:
+            parked.append(replace(each, table=replace(each.table, refilling=True)))
         elif TableAction.RESUME in actions:
             parked.append(replace(each, table=replace(each.table, resuming=True)))
         else:

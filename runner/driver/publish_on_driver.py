@@ -55,8 +55,8 @@ class DriverPublisher:
         self, step: PostCommitFn, fn: ParksTables, state: EpochState
     ) -> list[ParkedPublications]:
         named, before = step.named_by(state), step.parked_in(state)
-        resuming = any(each.resuming for each in before)
-        after = fn.publish_or_park(named, before) if named or resuming else before
+        asked = any(each.resuming or each.refilling for each in before)
+        after = fn.publish_or_park(named, before) if named or asked else before
         # The publications that are parked first have no change below this time, because it is not their turn before.
         complete_us = others_complete_until_us(state).get(step.step) or 0
         known = {(each.name, each.since_us): each.complete_us for each in before}

@@ -22,6 +22,7 @@ class ParkedTable:
     - `since_us` is when the table was parked, in microseconds since 1970. With `name` it identifies the parking.
     - `changes` and `size` (bytes) are of all its files.
     - `resuming`: the changes are being published now, oldest first.
+    - `refilling`: in place of the changes, a TRUNCATE is published in this epoch. No record has it.
     - `files` are the files, as the sink has encoded them.
     - `complete_us`: the target has every change of the table before this time; 0 if that is not known. The runner sets
       it.
@@ -36,11 +37,17 @@ class ParkedTable:
     resuming: bool
     files: bytes
     complete_us: int = 0
+    refilling: bool = False
 
 
 class TableAction(StrEnum):
-    """An action on a parked table: publish its changes, or drop them. Then the table goes on."""
+    """An action on a parked table, after which the table goes on.
 
+    RESUME publishes its changes, SKIP drops them. REFILL drops them too and empties the table in the target; whoever
+    asks for it has all rows read again afterwards.
+    """
+
+    REFILL = "refill"
     RESUME = "resume"
     SKIP = "skip"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from penstock.cli.snapshot import existing_folder
 from penstock.errors import UsageError
 from penstock.io.change_streams.incremental.progress import SnapshotProgress
 from penstock.io.change_streams.incremental.signal_folder import write_signal
@@ -37,13 +38,7 @@ def signal_folder(job: str, parameters: Mapping[str, Any]) -> Path:
             f"{job} has no signal_folder, so the job cannot be asked to read rows again: add it to the job file, start "
             "the job again, and repair then"
         )
-    path = Path(read_shown_references(str(folder)))
-    if not path.is_dir():
-        raise UsageError(
-            f"there is no signal_folder {path}: the job makes it when it starts. Start the job with this job file, and "
-            "repair on a machine that has the folder"
-        )
-    return path
+    return existing_folder(Path(read_shown_references(str(folder))), "repair")
 
 
 class RowRequests:

@@ -12,6 +12,7 @@ import click
 from penstock.cli.common import is_job_file, refuse
 from penstock.cli.configuration import ConfigurationError
 from penstock.cli.inputs import MAX_JOB_CHARACTERS, read_job
+from penstock.errors import UsageError
 from penstock.io.change_streams.incremental.signal_folder import write_signal
 from penstock.io.change_streams.incremental.signals import SignalError, parse_signal
 from penstock.secrets import read_shown_references
@@ -74,7 +75,7 @@ def snapshot(
     id_, type_ = uuid4().hex[:12], f"{action}-snapshot"
     try:
         parse_signal(id_, type_, data)
-        path = write_signal(_folder(job), id_, type_, data, time.time_ns())
+        path = write_signal(signal_folder(job), id_, type_, data, time.time_ns())
     except SignalError as error:
         refuse(error)
     except OSError as error:
@@ -84,7 +85,18 @@ def snapshot(
     click.echo(f"requested: {type_} {id_} in {path.parent}")
 
 
-def _folder(job: str) -> Path:
+def existing_folder(path: Path, purpose: str) -> Path:
+    """Return a signal_folder; raise UsageError if there is no such folder here. `purpose`: repair, refill."""
+    if not path.is_dir():
+        raise UsageError(
+            f"there is no signal_folder {path}: the job makes it when it starts. Start the job with this job file, and "
+            f"{purpose} on a machine that has the folder"
+        )
+    return path
+
+
+def signal_folder(job: str) -> Path:
+    """Return the signal_folder of a job file, or the folder `job` itself; end the command if there is none."""
     if not is_job_file(job):
         # No job looks into a folder whose name is misspelt, so none is made here.
         if not Path(job).is_dir():

@@ -1,18 +1,23 @@
-"""`penstock tables`: the parked tables of a job, and requests to resume or to skip them."""
+"""`penstock tables`: the parked tables of a job, and requests to resume, to refill or to skip them."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 import click
 
-from penstock.cli.common import job_argument, refuse, remote_job
+from penstock.cli.common import is_job_file, job_argument, refuse, remote_job
+from penstock.cli.snapshot import existing_folder, signal_folder
 from penstock.cli.table import as_table
 from penstock.errors import PenstockError, UsageError
+from penstock.io.change_streams.incremental.signal_folder import write_signal
 from penstock.launch.reporter import ignore_import_warnings
 from penstock.launch.run import ExitCode
 from penstock.parked import ParkedTable, TableAction
@@ -37,12 +42,18 @@ _HEADER = ("TABLE", "STATE", "SINCE", "CHANGES", "BYTES", "TARGET", "REASON")
     help="How long to wait until the tables go on. 0: leave the request and return.",
 )
 def tables(job: str, action: str | None, names: Sequence[str], json_: bool, wait_seconds: float) -> None:
-    """Show the parked tables of a job; resume or skip them.
+    """Show the parked tables of a job; resume, refill or skip them.
 
     A table is parked if its target refuses it and the sink has on_refused_table='park'.
 
-    resume writes its changes to the target, oldest first, and the table goes on. Correct the target before. skip drops
-    the changes that wait, and the table continues with the next ones. NAME is a table of the source or of the target.
+    resume writes its changes to the target, oldest first, and the table goes on. Correct the target before.
+
+    refill drops the changes that wait, empties the table in the target, and asks the running job for all its rows. The
+    job needs a signal_folder.
+
+    skip drops the changes, and the table continues with the next ones.
+
+    NAME is a table of the source or of the target.
 
     A request waits for the next start if the job does not run. The exit code is 4 if a table is still parked after
     --wait.
@@ -56,12 +67,24 @@ def tables(job: str, action: str | None, names: Sequence[str], json_: bool, wait
         chosen = [table for name in names for table in _named(remote, name)]
         if not chosen:
             raise UsageError(f"name the tables to {action}; there are: {_names(remote.parked())}.")
+        folder = _refill_folder(job, wait_seconds) if action == TableAction.REFILL else None
         for table in chosen:
             remote.request_table(action, table)
             click.echo(f"asked to {action} {table.source}, {table.changes:,} changes since {_since(table)}")
-        sys.exit(answered(remote, action, chosen, wait_seconds, click.echo))
+        answers = answered(remote, action, chosen, wait_seconds, click.echo)
+        if folder is not None:
+            _read_again(job, folder, answers)
+        goes_on = len(answers.going) == len(chosen)
+        sys.exit(ExitCode.DONE if goes_on or not wait_seconds else ExitCode.FAILED)
     except (PenstockError, OSError) as error:
         refuse(error)
+
+
+class Answers(NamedTuple):
+    """Tables that go on, and tables whose request still waits for a driver. The others are refused again."""
+
+    going: Sequence[ParkedTable]
+    waiting: Sequence[ParkedTable]
 
 
 def answered(
@@ -72,9 +95,10 @@ def answered(
     say: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
-) -> ExitCode:
+) -> Answers:
     """Wait until tables that were asked for go on, or are refused again; say for each which."""
-    waiting, code, began = list(tables), ExitCode.DONE, clock()
+    waiting, began = list(tables), clock()
+    going: list[ParkedTable] = []
     while waiting and clock() - began < wait_seconds:
         pause(LOOK_SECONDS)
         # Before the tables: a request that is gone was obeyed in the record that is read then.
@@ -85,17 +109,43 @@ def answered(
             if found is None:
                 say(f"{table.source} goes on")
                 waiting.remove(table)
+                going.append(table)
             elif not (is_requested or found.resuming):
                 say(f"{table.source} is refused again: {found.reason}")
                 waiting.remove(table)
-                code = ExitCode.FAILED
     if waiting and wait_seconds:
         say(
             f"no answer in {span(wait_seconds)} for {_names(waiting)}: the request stays, for this run of the job or "
             "the next one"
         )
-        return ExitCode.FAILED
-    return code
+    return Answers(going, waiting)
+
+
+def _refill_folder(job: str, wait_seconds: float) -> Path:
+    """Return the folder in which the job is asked for rows; refuse before anything is dropped."""
+    if not is_job_file(job):
+        raise UsageError(
+            "refill needs the job file: it names the signal_folder in which the job is asked for rows"
+        )
+    if not wait_seconds:
+        raise UsageError(
+            "refill asks for the rows when the table is empty, so it must wait: leave out --wait 0"
+        )
+    return existing_folder(signal_folder(job), "refill")
+
+
+def _read_again(job: str, folder: Path, answers: Answers) -> None:
+    """Ask the job for the rows of tables that are empty; say how to ask for those that will be."""
+    if answers.going:
+        id_ = f"refill-{uuid4().hex[:12]}"
+        patterns = [re.escape(each.source) for each in answers.going]
+        write_signal(folder, id_, "execute-snapshot", {"data-collections": patterns}, time.time_ns())
+        click.echo(f"asked the job to read all rows of {_names(answers.going)} (snapshot {id_})")
+    for table in answers.waiting:
+        click.echo(
+            f"the rows of {table.source} are not asked for yet. When it goes on, run: penstock snapshot {job} --table "
+            f"'{re.escape(table.source)}'"
+        )
 
 
 def _named(remote: Any, name: str) -> list[ParkedTable]:

@@ -89,11 +89,14 @@ def test_a_refused_log_is_parked_and_has_each_change_once_after_its_resume(
     assert job.left_behind() == set()
 
 
-def test_data_files_of_a_skipped_log_are_deleted_and_no_others(target: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("action", ["skip", "refill"])
+def test_data_files_of_a_skipped_log_are_deleted_and_no_others(
+    target: Any, action: str, tmp_path: Path
+) -> None:
     events = epochs(range(3, 7), 12)
     job = LogJob(target, events, tmp_path)
     job.run(stop=lambda record: parked_changes(record) == 5)  # the last one is a number again
-    job.ask("skip")
+    job.ask(action)
     assert job.run().state.done
     assert [job.log(table) for table in TABLES] == [
         changes(events, "a"),

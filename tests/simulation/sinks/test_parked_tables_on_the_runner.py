@@ -261,6 +261,26 @@ def test_a_skipped_table_goes_on_with_the_next_changes(target: Any, tmp_path: Pa
     ]
 
 
+@pytest.mark.parametrize(
+    ("target", "mode"),
+    [(Delta, "current"), (Delta, "history"), (Iceberg, "current"), (Iceberg, "history")],
+    indirect=["target"],
+)
+def test_a_refilled_table_loses_its_rows_and_goes_on_with_the_next_changes(
+    target: Any, mode: Mode, tmp_path: Path, caplog: Any
+) -> None:
+    events = epochs(range(3, 6), 9)
+    job = Job(target, events, tmp_path, mode)
+    job.run(stop=lambda record: parked_changes(record) == 4)  # the last one is a number again
+    assert live(target, "bad") == {1: "1", 2: "2"}
+    job.ask("refill")
+    assert job.run().state.done
+    assert "4 parked changes are dropped" in caplog.text
+    assert live(target, "bad") == {2: "7", 3: "8"}
+    assert [live(target, table) for table in ("a", "b")] == [rows(events, table) for table in ("a", "b")]
+    assert not list(Path(f"{tmp_path}/checkpoint/staging").rglob("*.parked"))
+
+
 def test_an_input_does_not_end_while_a_table_is_parked(target: Any, tmp_path: Path) -> None:
     events = epochs(range(2, 6), 6)
     job = Job(target, events, tmp_path, "current")

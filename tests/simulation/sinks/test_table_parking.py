@@ -60,6 +60,7 @@ class ModelTables:
     crash: CrashPoint = field(default_factory=CrashPoint)
     content: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in TABLES})
     ledger: dict[str, LedgerEntry] = field(default_factory=dict)
+    truncated: dict[str, int] = field(default_factory=dict)
     refusing: set[str] = field(default_factory=set)
     down: Callable[[], bool] = lambda: False
 
@@ -92,7 +93,12 @@ class ModelTables:
         entry = self.ledger.get(table.name)
         if table.is_delivered(entry):
             return
-        self.content[table.name] += [event.key["k"] for event in table.after(entry) if event.key]
+        for event in table.after(entry):
+            if event.op is Op.TRUNCATE:
+                # The number of the event is that of the newest change that is dropped.
+                self.truncated[table.name] = event.version.order
+            elif event.key:
+                self.content[table.name].append(event.key["k"])
         self.ledger[table.name] = table.newest.position
 
     def raise_refused(self, tables: Sequence[TableEpochs], errors: Sequence[PenstockError | None]) -> None:
@@ -198,13 +204,20 @@ class Pipeline:
     def resume(self, table: ParkedTable) -> None:
         self._replace(table, (replace(table, resuming=True),))
 
+    def refill(self, table: ParkedTable) -> None:
+        self._note_skipped(table)
+        self._replace(table, (replace(table, refilling=True),))
+
     def skip(self, table: ParkedTable) -> None:
+        self._note_skipped(table)
+        self._replace(table, ())
+
+    def _note_skipped(self, table: ParkedTable) -> None:
         for file in files_of(table):
             for part in self.files.read(
                 table, file, Attempt(JOB, self.record.generation, self.record.number + 1, "n")
             ):
                 self.skipped[table.name] |= {each.key["k"] for each in part.events if each.key}
-        self._replace(table, ())
 
     def _replace(self, table: ParkedTable, by: tuple[ParkedTable, ...]) -> None:
         others = tuple(each for each in self.record.parked if each.name != table.name)
@@ -257,11 +270,13 @@ def test_nothing_is_lost_doubled_or_reordered_by_crashes_paused_drivers_and_requ
             pipeline.resume(rng.choice(pipeline.record.parked))
         elif roll < 0.53 and pipeline.record.parked:
             pipeline.skip(rng.choice(pipeline.record.parked))
-        elif roll < 0.6:
+        elif roll < 0.56 and pipeline.record.parked:
+            pipeline.refill(rng.choice(pipeline.record.parked))
+        elif roll < 0.63:
             # The driver before may be paused in the middle of the work on its record.
             old.append(pipeline.record)
             pipeline.take_over()
-        elif roll < 0.65 and old:
+        elif roll < 0.68 and old:
             pipeline.paused(rng.choice(old))
         pipeline.epoch()
     pipeline.finish()
@@ -293,6 +308,32 @@ def test_a_parked_table_gets_nothing_although_it_would_take_the_changes_now(tmp_
     pipeline.epoch()
     assert pipeline.tables.content["a"] == []
     assert pipeline.tables.content["b"] == pipeline.made["b"][: len(pipeline.tables.content["b"])] != []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_refill_removes_what_is_older_than_the_newest_parked_change(late: bool, tmp_path: Path) -> None:
+    """With several readers the newest change need not be the last one."""
+    pipeline = parked_pipeline(tmp_path, 4)
+    if late:
+        pipeline.record.batches[0].changes["a"] = [1_000]
+        pipeline.epoch()
+        pipeline.record.batches[0].changes["a"] = [999]
+        pipeline.epoch()
+    (parked,) = pipeline.record.parked
+    newest = 1_000 if late else pipeline.record.batches[0].changes["a"][0] - 1
+    pipeline.refill(parked)
+    pipeline.epoch()
+    # It refuses still: nothing is lost.
+    (again,) = pipeline.record.parked
+    assert (again.refilling, again.since_us) == (False, parked.since_us)
+    assert again.changes > parked.changes
+    pipeline.tables.refusing.clear()
+    pipeline.refill(parked)
+    after = pipeline.record.batches[0].changes["a"]
+    pipeline.epoch()
+    assert not pipeline.record.parked
+    assert pipeline.tables.truncated == {"a": newest}
+    assert pipeline.tables.content["a"] == after
 
 
 def test_a_conflict_of_ledgers_stops_the_pipeline_instead_of_parking_the_table(tmp_path: Path) -> None:
