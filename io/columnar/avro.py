@@ -172,6 +172,7 @@ def _type(path: str, type_: ColumnType) -> Any:
     if type_.kind is Kind.ARRAY:
         return {"type": "array", "items": ["null", _type(path, type_.element or ColumnType(Kind.STRING))]}
     if type_.kind is Kind.STRUCT:
+        # Named after its path, because a name may stand for one record only in a schema of Avro.
         fields = [_field(f"{path}_{avro_name(each.name)}", each.name, each.type) for each in type_.fields]
         return {"type": "record", "name": path, "fields": fields}
     return TYPES[type_.kind]

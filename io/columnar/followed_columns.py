@@ -47,6 +47,7 @@ def under_names_of_now(events: TableEvents, moves: ColumnMoves, policies: Change
     return replace(
         events,
         events=[
+            # A TRUNCATE has no columns, so its schema has no entry.
             names[event.schema][0].event(event, names[event.schema][1]) if event.schema in names else event
             for event in events.events
         ],

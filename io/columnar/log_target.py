@@ -189,6 +189,7 @@ class LogFilesTarget(EpochTableTarget):
         table, source = planned.table, planned.source
         with self.errors(table):
             known = self._known_table(planned, planned.columns)
+            # A table that exists decides by what it is partitioned. The commit compares that with `partition_by`.
             if not known.files.is_partitioned:
                 return [planned]
             parts = known.files.divided(
@@ -216,6 +217,7 @@ class LogFilesTarget(EpochTableTarget):
             rows = self._with_columns(known.columns, table, source, rows)
             (content, statistics), folder = known.files.content(rows), known.files.folder
             path = known.files.path(planned.name)
+            # Durable before the driver gets the name: a table that names a missing file cannot be read any more.
             folder.create(path, [content])
             folder.sync([path])
         columns = columns_of_arrow(rows.schema).columns

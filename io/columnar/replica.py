@@ -64,6 +64,7 @@ def events_of_epoch(
     staged = [each for batch in batches for each in StagedEvents(batch, decode_block, _decoded, selection)]
     events = [each for each in staged if isinstance(each, ChangeEvent)]
     tables = by_table(events)
+    # Always so for targets without Arrow, which stage no rows.
     if len(events) == len(staged):
         return [TableEvents(each[0].source, each) for each in tables.values()]
     from penstock.io.columnar.whole_rows import WholeRows
@@ -72,6 +73,7 @@ def events_of_epoch(
     for rows in staged:
         source = rows.source
         name = source.database, source.schema, source.table
+        # A table gets all of its events when it is met first; an event that comes later adds nothing.
         if name not in whole:
             whole[name] = WholeRows(source, tables.get(name, ()))
         if not isinstance(rows, ChangeEvent):

@@ -106,6 +106,8 @@ class RowCommit(TableCommit):
 
         `newest` is the timestamp of the newest change, in nanoseconds since the epoch. See `TableChanges`.
         """
+        # A row that is not older than its change stays, and the change is dropped: it is a repeat, or it came late.
+        # The removed places and the new rows are one commit, so no reader sees a key twice or not at all.
         replaced, newer = self._replaced(rows)
         removed = [replaced]
         if truncated is not None:

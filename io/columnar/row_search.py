@@ -180,6 +180,7 @@ class _Search:
         if keys is None:
             with self.files.opened(file) as data:
                 return list(self._in_groups(data))
+        # A data file never changes, so its entry is right for every snapshot. `_indexed` leaves deleted rows out.
         entry = self.files.index.entry(path)
         if entry is not None:
             return self._indexed(file, entry, keys)
@@ -210,6 +211,7 @@ class _Search:
             bounds = data.bounds(number)
             if not self._may_hold(bounds):
                 continue
+            # Places count in the row group, positions in the file.
             places = self._places(
                 data, number, None if known is None else _within(known, first, data.size(number))
             )

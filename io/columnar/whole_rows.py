@@ -107,6 +107,7 @@ def rows_of_events(events: Sequence[ChangeEvent], schema: TableSchema) -> pa.Tab
     if not are_whole(schema) or not all(_is_whole(event, schema) for event in events):
         return None
     source, to_plain = events[0].source, plain_images(schema)
+    # A deletion has values of its key only.
     images = [(to_plain(event.after) or {}) | (event.key or {}) for event in events]
     columns = [
         arrow_array(column.name, column.type, [image.get(column.name) for image in images], "us", source)
@@ -218,6 +219,7 @@ class WholeRows(Sequence[ChangeEvent]):
 
 
 def _events_of(rows: pa.Table, schema: TableSchema, source: Source) -> Iterable[ChangeEvent]:
+    # A decimal that Arrow cannot hold is a text in the row, and a number in the event.
     numbers = [column.name for column in schema if _is_number_as_text(column.type)]
     key = [column.name for column in schema.key_columns]
     for row in rows_of_arrow(rows):

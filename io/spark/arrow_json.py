@@ -82,6 +82,7 @@ def _column(values: pa.Array) -> pa.Array | None:
         return _one_by_one(values)
     if pa.types.is_decimal(type_) or pa.types.is_date32(type_):
         return _quoted(values.cast(_TEXT))
+    # A column with a time zone is in UTC, which JSON shows as Z.
     if pa.types.is_timestamp(type_):
         local = _quoted(_moments(values.cast(pa.timestamp("us"))))
         return local if type_.tz is None else pc.binary_replace_slice(local, -1, -1, "Z")

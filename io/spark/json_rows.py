@@ -42,6 +42,7 @@ def json_rows(events: Sequence[ChangeEvent]) -> Any:
     from penstock.event.change_rows import IMAGES, metadata_array
 
     schema = json_schema()
+    # Spark's timestamps have microseconds.
     times = pa.array([event.timestamp // 1000 for event in events], pa.int64())
     columns = {
         "op": pa.array([str(event.op) for event in events], pa.string()),

@@ -114,6 +114,7 @@ class SqlSender:
             if generation and sink not in self._taken_over:
                 self._ledger.take_over(sink, generation, sends_tables=False)
                 self._taken_over.add(sink)
+        # All entries that the transaction locks. `_in_time` ends the session of a paused driver that holds them.
         writers = (delivery.writer, *(table_writer(sink, name) for name in names))
         return self._in_time(writers, batch, lambda: self._send(delivery, batch, names, generation))
 

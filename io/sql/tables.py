@@ -70,6 +70,7 @@ class TargetTables:
             SchemaChangedError, SqlTargetError: a table cannot have the columns of its events.
             psycopg.Error: the server refuses.
         """
+        # The columns of a log never change, so a log that is known needs nothing more.
         if self._target.mode == "log":
             for name in dict.fromkeys(map(self._target.table_of, events)):
                 if name not in self._known:
@@ -77,6 +78,7 @@ class TargetTables:
                     self._known[name] = _KnownTable(target=TargetTable(name, (), ()))
             return
         for event in events:
+            # A message belongs to no table.
             if event.source.table:
                 self._sources.check(self._target.table_of(event), event.source)
         self._refused = {

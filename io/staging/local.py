@@ -134,6 +134,7 @@ class LocalStore:
         folder, staged = os.path.split(self._absolute(source))
         with _explained("read", folder):
             try:
+                # The marker names the epoch that created the folder, the staged file the epoch that staged it.
                 created, origin = created_in(os.listdir(folder)), staged_in(staged)
             except FileNotFoundError:
                 fault = "is gone"

@@ -209,6 +209,7 @@ class PublishBatches:
         self, batches: Sequence[StagedBatch], parked: Sequence[ParkedTable]
     ) -> Sequence[ParkedTable]:
         """Publish batches, and park tables if that is wanted; see `penstock.publish.ParksTables`."""
+        # Nothing is parked and nothing may be: the target need not be able to park.
         if not parked and self._max_parked_bytes is None:
             self(batches)
             return ()

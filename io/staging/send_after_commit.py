@@ -90,6 +90,7 @@ class SendAfterCommit(beam.PTransform):
         shards, unavailable_seconds = options.shards, options.unavailable_seconds
         if not isinstance(shards, int) or shards < 1:
             raise UsageError(f"shards must be 1 or more, got {shards!r}.")
+        # Not `< 0`, which NaN would pass.
         if not unavailable_seconds >= 0:
             raise UsageError(f"unavailable_seconds must be 0 or more, got {unavailable_seconds!r}.")
         self._connector = connector

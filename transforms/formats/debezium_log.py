@@ -168,6 +168,8 @@ class _LogTable:
         self._ops = {kind: op for kind, op in _OPS.items() if op not in format.skipped}
         self._ops_of_messages = {kind: self._ops[name] for kind, name in KINDS.items() if name in self._ops}
         self._skipped = frozenset(_OPS) - frozenset(self._ops)
+        # The record's key has one form for each value, and its row the form that was sent: a column of the key may
+        # need two functions.
         rules = dict(key_rules(schema))
         self._has_rules = bool(rules)
         """Whether the key may be refused although the row is not."""
@@ -277,6 +279,8 @@ class _LogTable:
         transaction, timestamp, _ = self._about
         first, second, third, last = self._parts
         lines: list[bytes] = []
+        # Invariant: each row before `number` has its line, its key and its place in `decoded`. The first row that
+        # cannot be made here ends all three.
         for number in range(start, len(rows)):
             lsn, payload = rows.messages[number]
             op, new = ops.get(payload[0]), new_row(payload)
@@ -393,6 +397,7 @@ def _show(type_: Any, mapping: Any, canonical: Convert | None = None) -> Show | 
 
     if canonical is not None:
         return from_value
+    # From here on the frequent types, which need no Python value: their text becomes JSON directly.
     if convert is None and read is int:
         return None
     if convert is None and read is None:
@@ -400,6 +405,7 @@ def _show(type_: Any, mapping: Any, canonical: Convert | None = None) -> Show | 
     if convert is None and type_.kind is Kind.BOOL:
         return {"t": "true", "f": "false"}.__getitem__
     name = mapping.schema.get("name", "")
+    # `_unscaled` looks for the point, and a number without digits after it has none.
     if name == "org.apache.kafka.connect.data.Decimal" and type_.kind is Kind.DECIMAL and type_.scale > 0:
         return _unscaled(type_.scale)
     if name == "io.debezium.time.ZonedTimestamp":

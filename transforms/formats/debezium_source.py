@@ -211,6 +211,7 @@ def _spanner(event: ChangeEvent, server: str) -> SpannerSource:
     ns, source, version, transaction = event.timestamp, event.source, event.version, event.transaction
     project, _, instance = source.server.partition("/")
     sequence, prefix = _spanner_sequence(version.sequence)
+    # By position, as the class declares them. The three that are always None depend on the moment of the read.
     return SpannerSource(
         CONNECTOR_VERSION,
         "spanner",
@@ -283,6 +284,7 @@ class _SpannerJson(msgspec.Struct, frozen=True, gc=False):
 def _spanner_json(source: Source, server: str) -> Block:
     project, _, instance = source.server.partition("/")
     table = f"{source.schema}.{source.table}" if source.schema else source.table
+    # Encoded once for a table: the members that no event changes, each group of neighbours as one text.
     version = _members(version=CONNECTOR_VERSION, connector="spanner", name=server)
     live, read = (_members(snapshot=text, db=source.database) for text in ("false", "true"))
     names = _members(
@@ -294,6 +296,7 @@ def _spanner_json(source: Source, server: str) -> Block:
     )
     watermark = _members(low_watermark=None, read_at_timestamp=None)
     capture = _members(value_capture_type=source.capture, partition_token=None)
+    # Its defaults are what `_spanner` writes for an event without a transaction.
     unknown = Transaction("")
 
     def block(event: ChangeEvent) -> _SpannerJson:
@@ -417,6 +420,7 @@ def _postgresql(event: ChangeEvent, server: str) -> PostgresSource:
 
 
 def _bigtable(event: ChangeEvent, server: str) -> BigtableSource:
+    # Bigtable has no databases, so the instance is the `db` of the common fields.
     ns, source, transaction = event.timestamp, event.source, event.transaction
     project, _, instance = source.server.partition("/")
     return BigtableSource(

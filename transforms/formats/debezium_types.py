@@ -384,6 +384,7 @@ def array_mapping(element: Mapping, *, nested: Nested = "kept", optional: bool =
     """Return how an array is shown whose elements are shown as `element`. `optional`: elements may be null."""
     schema = {"type": "array", "items": ordered_schema(element.schema, optional)}
     convert = element.convert
+    # PostgreSQL declares no dimensions, so a value may be a list where the schema has a single element.
     is_declared = element.schema["type"] == "array"
     if convert is None and (is_declared or nested == "kept"):
         return Mapping(schema)

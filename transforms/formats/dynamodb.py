@@ -144,6 +144,8 @@ class DynamoDbFormat(TableFormat["_Table"]):
             sized = (change[part] for part in ("Keys", "NewImage", "OldImage") if part in change)
             change["SizeBytes"] = sum(map(_item_size, sized))
         change["StreamViewType"] = self._view
+        # The id is made of the event, so it is the same after a repeated read. `suffix` tells the two records of a
+        # changed key apart.
         record = {
             "eventID": f"0-{int(number)}" if self._ydb else _event_id(event.id + suffix),
             "eventName": self._event_name(op),

@@ -76,6 +76,7 @@ class DynamoDbParser:
         keys = self._image(streams.Keys)
         missing = [column.name for column in self._schema.key_columns if column.name not in keys]
         if missing:
+            # Not YDB's own columns of the key, such as `__Hash`: `_image` leaves them out.
             hidden = [name for name in missing if not name.startswith("__")]
             if hidden:
                 raise ValueError(f"the record lacks {hidden[0]}, a column of the key of {self._source.table}")

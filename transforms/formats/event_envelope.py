@@ -95,6 +95,7 @@ class EventFormat(TableFormat["_Table"]):
             ValueError: a value that its type in Kafka Connect cannot hold; the message names the column.
         """
         table = self._plan(event)
+        # The images have null for NULL and for a column that was not sent. The two lists tell these apart.
         payload = {
             "source": _as_dict(event.source),
             "op": str(event.op),
@@ -160,6 +161,7 @@ class _Table:
         """Return an image with all columns: those that were not sent are null."""
         if image is None:
             return None
+        # The loop below takes known names only: the value of another column would be lost silently.
         if not image.keys() <= set(self.names):
             raise ValueError(
                 f"an image of {self.topic} has columns that the schema of the event does not have"
@@ -188,6 +190,7 @@ def _schema_parts(schema: TableSchema, change: SchemaChange) -> dict[str, Any]:
 
 
 def _cell(cell: CellChange) -> dict[str, Any]:
+    # Two fields, because a field of Kafka Connect has one type.
     number = isinstance(cell.value, int)
     fields = _as_dict(cell)
     return {**fields, "value": None if number else cell.value, "number": cell.value if number else None}

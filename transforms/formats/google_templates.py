@@ -56,6 +56,7 @@ class SpannerBigQueryFormat(TableFormat["_Table"]):
         if event.cells:
             raise ValueError(f"{event.source.table} is a table of Bigtable: use BigtableChangeLogFormat")
         table, version, transaction = self._plan(event), event.version, event.transaction
+        # An event whose row was not sent still has its key.
         image = (event.before if event.op is Op.DELETE else event.after) or event.key or {}
         row = table.row(image)
         row |= {
@@ -134,6 +135,7 @@ class BigtableChangeLogFormat:
         ]
 
     def _cell(self, cell: CellChange) -> dict[str, Any]:
+        # A deletion of cells names a range of times in place of one time. A deletion of a family names no column.
         ranged, has_column = cell.mod == "DELETE_CELLS", cell.mod not in ("DELETE_FAMILY", "UNKNOWN")
         value = cell.value
         return {

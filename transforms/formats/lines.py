@@ -131,6 +131,7 @@ def line_runs(lines_of: Callable[[Any], Iterable[Line]], elements: list[Any], ti
     """Return the lines of elements with these event times, in their order."""
     runs: list[RecordRun] = []
     table = None
+    # Invariant: `keys`, `records` and `times` are the lists of the last run, whose table is `table`.
     for element, time_us in zip(elements, times_us, strict=True):
         for line in lines_of(element):
             if line.table != table:

@@ -50,6 +50,7 @@ def log_lines(record: LogRecord) -> Iterator[Line]:
     }
     table = record.table
     if table is None:
+        # A message has any bytes, which need not be text.
         content = b64encode(record.content).decode()
         message = {"kind": record.kind, "prefix": record.prefix, "content": content}
         yield Line(MESSAGES, record.prefix, _encode(fields | message))
@@ -58,6 +59,7 @@ def log_lines(record: LogRecord) -> Iterator[Line]:
     if record.kind is ChangeKind.TRUNCATE:
         fields |= {"cascade": record.cascade, "restart_identity": record.restart_identity}
     else:
+        # Not strict: a DELETE has no new row, so nothing in it is unchanged.
         unchanged = [
             column.name
             for column, value in zip(table.columns, record.new or (), strict=False)

@@ -131,6 +131,7 @@ def _to_message(schema: Schema) -> Rule | None:
         element = _to_message(schema["items"])
         if is_plain_array(schema):
             return element and (lambda values: [element(each) for each in values])
+        # An element message without a value is null.
         return lambda values: {
             "elements": [
                 {} if each is None else {"value": each if element is None else element(each)}

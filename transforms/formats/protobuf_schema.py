@@ -143,6 +143,8 @@ class _File:
             self._add(message, name, schema, outer, inner_path)
             field = message.field[-1]
             signature = _signature(field)
+            # A field keeps the number that the versions before gave to its name and type. With another type it is
+            # another field: readers of the old number would misread its values.
             if signature not in used:
                 used[signature] = _next_number(used.values())
             field.number = used[signature]
@@ -188,6 +190,7 @@ class _File:
             if inner.field[0].type_name:
                 field.type_name = inner.field[0].type_name
             return
+        # A message, because `repeated` can neither be null nor hold nulls.
         element = {
             "type": "struct",
             "fields": [{**schema["items"], "field": "value"}],
@@ -228,6 +231,7 @@ def _signature(field: Any) -> tuple[Any, ...]:
 
 
 def _next_number(used: Iterable[int]) -> int:
+    # Protobuf keeps 19,000 to 19,999 for itself.
     number = max(used, default=0) + 1
     return _RESERVED_NUMBERS.stop if number in _RESERVED_NUMBERS else number
 

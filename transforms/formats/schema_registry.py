@@ -151,6 +151,7 @@ class SchemaRegistry:
 
     def _error(self, subject: str, status: int, text: str) -> Exception:
         text = text[:500]
+        # These two are about the schema, so the event is refused. A repeated bundle would get the same answer.
         if status in (409, 422):
             return SchemaRefusedError(
                 f"the schema registry refuses a schema for subject {subject}: {text}. If the change of the table is "

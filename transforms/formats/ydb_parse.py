@@ -151,12 +151,15 @@ class YdbParser:
             record = _decode(value)
         except msgspec.DecodeError as error:
             raise ValueError(f"not a record of a YDB changefeed: {error}") from None
+        # Barriers and schema changes first: their records have no key and no operation.
         if record.resolved is not None:
             return Barrier(*record.resolved)
         if record.tableChanges:
             return self._schema_change(record.tableChanges[0].table, record.ts)
+        # The Debezium flavour has its key in the message key, and all other parts in `payload`.
         if record.payload is not None:
             return self._debezium(key, record.payload)
+        # `erase` is an empty object, and so is `update` in the image modes: only None means that a part is absent.
         if record.key is None or (record.update, record.reset, record.erase).count(None) != 2:
             raise ValueError("a record of a YDB changefeed has a key and one of update, reset and erase")
         if record.erase:
@@ -184,6 +187,7 @@ class YdbParser:
         if record.erase is not None:
             op = Op.DELETE
         elif record.reset is not None:
+            # A reset replaces the whole row: a column that it lacks is NULL.
             after = dict.fromkeys(self._schema.names) | key | self._image(record.newImage or record.reset)
         else:
             after = key | self._image(record.newImage if record.newImage is not None else record.update or {})
@@ -198,6 +202,7 @@ class YdbParser:
         before, after = (
             None if image is None else self._image(image) for image in (payload.before, payload.after)
         )
+        # Images of this flavour have the key columns too. Without an image only the message key has them.
         row = after or before or (self._image(_decode_key(raw_key).payload) if raw_key else {})
         key = {name: row[name] for name, _ in self._keys if name in row}
         if len(key) != len(self._keys):
@@ -206,6 +211,7 @@ class YdbParser:
         if op is None:
             raise ValueError(f"op {payload.op!r} does not exist in YDB's Debezium flavour")
         if op is Op.READ:
+            # In the mode OLD_IMAGE the initial scan shows the row as the old one.
             before, after = None, after or before or key
         elif op is not Op.DELETE and after is None:
             after = key

@@ -65,6 +65,7 @@ class EventParser:
             parts = _decode(opened.payload)
         except msgspec.DecodeError as error:
             raise ValueError(f"not a record of EventFormat: {error}") from None
+        # A SCHEMA event describes its columns itself, so it needs no schema of the table.
         if parts.columns is not None:
             return _schema_event(parts, parts.columns)
         columns = self._columns(opened.schema)
@@ -88,6 +89,7 @@ class EventParser:
         about = b"" if self._given is not None or schema is None else bytes(schema)
         found = self._tables.get(about)
         if found is None:
+            # A topic with many tables or schemas must not grow without bound.
             if len(self._tables) >= 1024:
                 self._tables.clear()
             found = self._tables[about] = _Columns(self._given, schema, self._known_only)
@@ -104,6 +106,7 @@ class _Columns:
         elif raw is not None:
             fields = {field["field"]: field for field in msgspec.json.decode(raw)["fields"]}
             keys = [field["field"] for field in fields["key"]["fields"]]
+            # `after` has all columns in the order of the table, `key` those of the key in the order of the key.
             types = {field["field"]: field for field in fields["after"]["fields"]}
             self.schema = TableSchema(
                 tuple(
@@ -125,6 +128,7 @@ class _Columns:
                 for name, raw in raws.items()
                 if name not in absent and (name in self._parsers or not self._known_only)
             }
+        # The error of a parser may show the value.
         except (ValueError, ArithmeticError, TypeError, KeyError):
             raise ValueError("a column does not have the form of its type") from None
 
