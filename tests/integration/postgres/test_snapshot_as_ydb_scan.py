@@ -21,7 +21,7 @@ from penstock.io.postgres.record import ChangeKind
 from penstock.tables import EVERY_TABLE
 from penstock.transforms.formats.ydb import YdbFormat
 from tests.integration.postgres.conftest import Database
-from tests.integration.postgres.test_snapshots import SIGNALS, Snapshots, contents
+from tests.integration.postgres.snapshot_readers import SIGNALS, Snapshots, contents
 from tests.support.epochs import Epochs
 from tests.support.waiting import wait_until
 

@@ -2,131 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from typing import Any
 
 import psycopg
 import pytest
 
 from penstock.event import Kind
 from penstock.io.change_streams.incremental.engine import ChunkRequest
-from penstock.io.change_streams.incremental.notifications import NotificationRecord
-from penstock.io.postgres.coder import LogRecordCoder
-from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.record import ChangeKind, parse_lsn
-from penstock.transforms.formats.debezium import DebeziumFormat
 from tests.integration.postgres.conftest import Database
+from tests.integration.postgres.snapshot_readers import (
+    SIGNALS,
+    Snapshots,
+    contents,
+    fill,
+    signal,
+    snapshot_flags,
+)
 from tests.support.epochs import Epochs
 from tests.support.waiting import join, wait_until
 
 pytestmark = pytest.mark.slow
 
-SIGNALS = "create table signals (id text primary key, type text, data text)"
-
-
-def with_notifications(transform: Any) -> Any:
-    return transform.with_notifications(None)
-
-
-def signal(database: Database, type_: str = "execute-snapshot", id_: str = "1", **data: Any) -> None:
-    """Insert a signal; names of fields have underscores for hyphens."""
-    fields = {name.replace("_", "-"): value for name, value in data.items()}
-    database.session.execute("insert into signals values (%s, %s, %s)", (id_, type_, json.dumps(fields)))
-
-
-class Snapshots:
-    """A reader in short epochs, with the rows and reports that it has emitted."""
-
-    def __init__(self, database: Database, **options: Any) -> None:
-        self.database = database
-        given = {"signal_table": "public.signals", "heartbeat_seconds": 0.1, **options}
-        self.epochs = Epochs(with_notifications(database.source(**given)))
-
-    @property
-    def progress(self) -> Any:
-        ((frontier, _),) = self.epochs.residuals
-        return frontier.snapshots[0]
-
-    @property
-    def records(self) -> list[Any]:
-        return [each for each in self.epochs.committed if not isinstance(each, NotificationRecord)]
-
-    @property
-    def reports(self) -> list[dict[str, Any]]:
-        return [each.document for each in self.epochs.committed if isinstance(each, NotificationRecord)]
-
-    def types(self) -> list[str]:
-        return [report["type"] for report in self.reports if report["type"] != "IN_PROGRESS"]
-
-    def statuses(self) -> dict[str, str]:
-        """Return how the scan of each table ended."""
-        ended = [each["additional_data"] for each in self.reports if each["type"] == "TABLE_SCAN_COMPLETED"]
-        return {each["scanned_collection"]: each["status"] for each in ended}
-
-    def run_until(self, report: str, seconds: float = 0.15) -> None:
-        wait_until(lambda: self.epochs.run(seconds) is None or report in self.types(), f"no report {report}")
-
-    def run_to_now(self) -> None:
-        """Run until everything that is committed now was read and no snapshot remains."""
-        self.epochs.run_until(self.database.clock())
-        wait_until(
-            lambda: not self.progress.snapshots or self.epochs.run(0.15) is None,
-            "the snapshot does not end",
-        )
-
-    def reads(self, table: str = "") -> list[tuple[Any, ...]]:
-        found = [record for record in self.records if record.kind is ChangeKind.READ]
-        return [record.new for record in found if not table or record.table.name == table]
-
-    def replayed(self, table: str) -> dict[Any, dict[str, Any]]:
-        """Apply all records of a table in their order."""
-        convert, rows = EventConverter(), {}
-        for record in self.records:
-            if record.table is None or record.table.name != table:
-                continue
-            (event,) = convert(record)
-            if record.kind is ChangeKind.TRUNCATE:
-                rows = {}
-                continue
-            key = tuple(event.key.values())
-            if record.kind is ChangeKind.DELETE:
-                rows.pop(key, None)
-                continue
-            old = tuple((event.before or event.key).get(name, event.key[name]) for name in event.key)
-            before = rows.pop(old, {}) if record.kind is ChangeKind.UPDATE else {}
-            rows[key] = {**before, **event.after}
-        return rows
-
-
-def contents(database: Database, table: str, key: str = "id") -> dict[Any, dict[str, Any]]:
-    """Return the rows of a table by key, as the reader gives them."""
-    cursor = database.session.execute(f"select * from {table}")
-    names = [column.name for column in cursor.description]
-    rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    return {tuple(row[name] for name in key.split(",")): row for row in rows}
-
-
-def snapshot_flags(reader: Snapshots) -> set[str]:
-    """Return `source.snapshot` of the rows of a snapshot in Debezium's records."""
-    convert, format = EventConverter(), DebeziumFormat("shop")
-    rows = [record for record in reader.records if record.kind is ChangeKind.READ]
-    decode = LogRecordCoder().decode
-    values = [
-        format(event)[0].value for row in rows for event in convert(decode(LogRecordCoder().encode(row)))
-    ]
-    return {json.loads(value or b"")["source"]["snapshot"] for value in values}
-
 
 @pytest.fixture
 def filled(database: Database) -> Database:
-    database.execute(
-        SIGNALS,
-        "create table t (id int primary key, v text)",
-        "insert into t select i, 'v' || i from generate_series(1, 25) i",
-    )
-    database.publish()
-    return database
+    return fill(database)
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 10, 1000])
@@ -321,83 +222,6 @@ def test_a_surrogate_key_with_duplicates_and_nulls_delivers_every_row(database):
     assert len(reader.reads("keyless")) == 9
 
 
-def test_names_without_a_table_and_tables_without_a_key_are_reported(filled):
-    filled.execute("create table keyless (a int)")
-    reader = Snapshots(filled)
-    signal(filled, data_collections=["public.missing", "public.t", "public.(t|keyless)", "public.t"])
-    reader.run_to_now()
-    assert reader.statuses() == {
-        "public.missing": "UNKNOWN_SCHEMA",
-        "public.keyless": "NO_PRIMARY_KEY",
-        "public.t": "SUCCEEDED",
-    }
-    assert len(reader.reads()) == 25
-
-
-def test_an_empty_table_and_a_second_request_are_reported(filled):
-    filled.execute("create table empty (id int primary key)")
-    reader = Snapshots(filled)
-    signal(filled, data_collections=["public.empty"])
-    signal(filled, id_="2", data_collections=["public.t"])
-    reader.run_to_now()
-    assert reader.statuses() == {"public.empty": "EMPTY", "public.t": "SUCCEEDED"}
-    assert [report["id"] for report in reader.reports if report["type"] == "COMPLETED"] == ["1", "2"]
-
-
-def test_a_condition_holds_after_a_restart(filled):
-    reader = Snapshots(filled, chunk_rows=2)
-    condition = {"data-collection": "public.t", "filter": "id % 2 = 0"}
-    signal(filled, data_collections=["public.t"], additional_conditions=[condition])
-    reader.run_until("STARTED")
-    reader.epochs.run(0.05, crash=True)
-    reader.run_to_now()
-    assert [int(row[0]) for row in reader.reads()] == list(range(2, 26, 2))
-
-
-def test_a_pause_lasts_through_a_restart_until_a_resume(filled):
-    reader = Snapshots(filled, chunk_rows=1)
-    filled.execute("begin")
-    signal(filled, data_collections=["public.t"])
-    signal(filled, "pause-snapshot", "2")
-    filled.execute("commit")
-    reader.run_until("PAUSED")
-    reader.epochs.run(0.2)
-    reader.epochs.run(0.2, crash=True)  # the next epoch begins with new threads
-    reader.epochs.run(0.2)
-    assert len(reader.reads()) < 5
-    signal(filled, "resume-snapshot", "3")
-    reader.run_to_now()
-    assert reader.types()[-3:] == ["RESUMED", "TABLE_SCAN_COMPLETED", "COMPLETED"]
-    assert len(reader.reads()) == 25
-
-
-def test_a_stop_ends_one_table_or_all(filled):
-    filled.execute("create table u (id int primary key)", "insert into u select generate_series(1, 9)")
-    reader = Snapshots(filled, chunk_rows=1, parallel_tables=1)
-    filled.execute("begin")
-    signal(filled, data_collections=["public.t", "public.u"])
-    signal(filled, id_="2", data_collections=["public.u"])
-    filled.execute("commit")
-    reader.run_until("STARTED")
-    signal(filled, "stop-snapshot", "3", data_collections=["public.t"])
-    signal(filled, "stop-snapshot", "4")
-    reader.run_to_now()
-    assert reader.types()[-1] == "ABORTED"
-    assert reader.statuses()["public.t"] == "STOPPED"
-    assert reader.progress.snapshots == ()
-
-
-def test_a_condition_that_the_server_refuses_ends_the_table_and_not_the_pipeline(filled):
-    reader = Snapshots(filled)
-    condition = {"data-collection": "public.t", "filter": "no_such_column > 1"}
-    signal(filled, data_collections=["public.t"], additional_conditions=[condition])
-    reader.run_to_now()
-    assert reader.statuses() == {"public.t": "SQL_EXCEPTION"}
-    filled.execute("insert into t values (99, 'after')")
-    reader.run_to_now()
-    assert reader.records[-1].new == ("99", "after")
-
-
 def test_a_column_that_is_added_between_chunks_is_in_the_later_rows(filled):
     reader = Snapshots(filled, chunk_rows=5)
     signal(filled, data_collections=["public.t"])
@@ -576,25 +400,6 @@ def test_a_new_snapshot_replaces_changes_that_were_lost(filled):
     reader.run_to_now()
     assert reader.replayed("t") == contents(filled, "t")
     assert len(reader.reads()) == 50
-
-
-def test_signals_come_from_a_file_and_a_folder_once(filled, tmp_path):
-    from penstock.io.change_streams.incremental.signal_folder import write_signal
-
-    file = tmp_path / "signals.jsonl"
-    # Each epoch begins with new threads, as after a restart.
-    options = {"signal_table": None, "signal_file": str(file), "signal_folder": str(tmp_path / "folder")}
-    options["idle_stream_seconds"] = 0
-    request = {"type": "execute-snapshot", "data": {"data-collections": ["public.t"]}}
-    file.write_text("not a signal\n" + json.dumps(request) + "\n")
-    reader = Snapshots(filled, **options)
-    reader.run_until("COMPLETED")
-    write_signal(tmp_path / "folder", "from-folder", request["type"], request["data"], 1)
-    wait_until(lambda: reader.epochs.run(0.1) is None or reader.types().count("COMPLETED") == 2)
-    reader.epochs.run(0.1, crash=True)
-    reader.epochs.run(1.2)
-    assert reader.types().count("STARTED") == 2
-    assert reader.reports[-1]["id"] == "from-folder"
 
 
 def test_pulled_changes_are_merged_too(filled):

@@ -10,7 +10,7 @@ import pytest
 
 from penstock_emulators.postgres import PostgresServer, _as_ordinary_user, find_programs
 from tests.integration.postgres.conftest import VERSIONS, Database
-from tests.integration.postgres.test_snapshots import SIGNALS, Snapshots, contents, signal
+from tests.integration.postgres.snapshot_readers import Snapshots, contents, fill, signal
 
 pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 
@@ -26,13 +26,7 @@ def old_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dat
         command = [program, "-D", tmp_path / "data", "-e", EPOCH]
         subprocess.run(_as_ordinary_user(command), check=True, capture_output=True, timeout=120)
         server.restart()
-        database = Database(server)
-        database.execute(
-            SIGNALS,
-            "create table t (id int primary key, v text)",
-            "insert into t select i, 'v' || i from generate_series(1, 25) i",
-        )
-        database.publish()
+        database = fill(Database(server))
         yield database
         database.drop()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections import defaultdict
 from contextlib import contextmanager, nullcontext
@@ -12,156 +11,26 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.errors import PositionLostError, UnavailableError
-from penstock.io.change_streams.backoff import Backoff
+from penstock.errors import PositionLostError
 from penstock.io.change_streams.flat import Ended, FlatFrontier, FlatPosition
-from penstock.io.change_streams.options import LimitOptions
-from penstock.io.change_streams.settings import Limits
-from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.initial_scan.frontier import LogFrontier
 from penstock.io.postgres.log_decoder import UnknownPrepared
 from penstock.io.postgres.log_steps import CaughtUp, LogSteps
-from penstock.io.postgres.pool import StreamPool
 from penstock.io.postgres.position import Position, ReadView
-from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction, Table
+from penstock.io.postgres.record import ChangeKind, LogRecord, Table
 from penstock.io.postgres.stream import SlotStream
 from penstock.io.postgres.transactions import TransactionEnd
-from penstock.timestamps import NANOS
 from tests.support.waiting import wait_until
-
-START = Position(0, 0, "system")
-SLOT = "penstock"
-
-
-def records(number, size):
-    """Return transaction `number` as the server sends it: its records, then its end."""
-    commit = 100 * number
-    transaction = LogTransaction(number, commit, commit)
-    found = [
-        LogRecord(ChangeKind.INSERT, commit, transaction, n, commit - 10 + n, n == size)
-        for n in range(1, size + 1)
-    ]
-    return [*found, TransactionEnd(commit + 8, commit)]
-
-
-def ends_after(item, lsn):
-    if isinstance(item, LogRecord):
-        return item.transaction is None or item.transaction.commit_lsn + 8 > lsn
-    return item.lsn > lsn or isinstance(item, UnknownPrepared)
-
-
-class Server:
-    """A log in memory. It sends the whole of each transaction that ends after the position, as a real one does."""
-
-    def __init__(self, log, draw=None):
-        self.log, self.draw = log, draw
-        self.backoff = Backoff("PostgreSQL", UnavailableError)
-        self.acknowledged = []
-        self.opened = []
-        self.now = 0
-        self.hurried = []
-        """What the server sends when it is asked for the end of its log."""
-        self.released = threading.Event()
-        self.decoded = threading.Event()
-        self.decoded.set()
-
-    @contextmanager
-    def open(self, position, watermark):
-        self.opened.append(position)
-        pending = [item for item in self.log if ends_after(item, position.lsn)]
-        server = self
-
-        class Log:
-            def acknowledge(self, lsn):
-                server.acknowledged.append(lsn)
-
-            def read(self, most):
-                if server.draw is not None and server.draw.random() < 0.05:
-                    raise UnreachableError("lost")
-                if not server.decoded.is_set():
-                    server.decoded.wait(0.01)
-                    return []
-                count = server.draw.randrange(1, 30) if server.draw else most
-                taken, pending[:] = pending[:count], pending[count:]
-                if not taken:
-                    server.released.wait(0.01)
-                return [(item, 1) for item in taken]
-
-            def server_time(self):
-                return server.now
-
-            def hurry(self):
-                pending.extend(server.hurried)
-
-        yield Log()
-
-
-class OneSlot:
-    """The reader of one slot, outside of a bundle."""
-
-    def __init__(self, server, position, end, buffer_bytes, watch):
-        self.pool = pool_of({SLOT: server}, end, watch=watch)
-        self.pool.ahead.buffer_bytes = buffer_bytes
-        self._reader = self.pool.resume(SLOT, FlatPosition(position, 0), 1)
-        self.acknowledge, self.uncounted = self._reader.stream.acknowledge, self._reader.uncounted
-
-    def take(self, timeout):
-        with self.pool.ahead.changed:
-            waiting = self.pool.ahead.changed.wait_for(lambda: self._reader.waiting, timeout)
-            return self._reader.take() if waiting else None
-
-    def settle(self, batch):
-        with self.pool.ahead.lock:
-            self._reader.settle(batch)
-
-    @property
-    def position(self):
-        return self._reader.position.position
-
-    @property
-    def watermark(self):
-        return self._reader.position.watermark
-
-    def stop(self):
-        self._reader.stop()
-        self._reader.join()
-
-
-def reader(server, position=START, end=None, buffer_bytes=1 << 20, watch=None):
-    return OneSlot(server, position, end, buffer_bytes, watch)
-
-
-def pool_of(servers, end, clock=time.monotonic, make_merge=None, watch=None):
-    """Return a pool of readers, one for each server."""
-
-    def make(slot, at, buffer_bytes):
-        return SlotStream(
-            servers[slot],
-            slot,
-            at,
-            wanted=lambda *_: True,
-            end=end,
-            buffer_bytes=buffer_bytes,
-            clock=clock,
-            make_merge=make_merge,
-            watch=watch,
-        )
-
-    backoff = next(iter(servers.values())).backoff
-    return StreamPool(make, backoff, Limits.checked(LimitOptions(idle_stream_seconds=60)))
-
-
-def claim(reading, batch, most=None):
-    """Claim up to `most` runs of a batch; return their records and the last claimed step."""
-    found, last = [], None
-    for number, (count, emitted, step) in enumerate(batch.claims()):
-        if most is not None and number >= most:
-            break
-        batch.claimed += count
-        found += emitted
-        last = step
-    reading.settle(batch)
-    return found, last
+from tests.unit.postgres.slot_readers import (
+    SLOT,
+    START,
+    Server,
+    claim,
+    pool_of,
+    read_bundle,
+    reader,
+    records,
+)
 
 
 def read_all(reading):
@@ -269,29 +138,6 @@ def test_an_older_position_acknowledges_nothing():
     assert set(server.acknowledged) == {100}
 
 
-def test_a_bundle_that_repeats_the_end_of_a_read_finds_it_again():
-    pool = pool_of({SLOT: Server([*records(1, 1), CaughtUp(200, 200)])}, end=150)
-
-    def claim(position, with_end):
-        """Run a bundle that claims everything, or everything but the end; return its last position."""
-        frontier = FlatFrontier({SLOT: FlatPosition(list(position), 0)}, 150)
-        with pool.prefetching(frontier) as prefetcher:
-            prefetcher.serve(frontier)
-            ended = False
-            while not ended:
-                batch = prefetcher.take(10)
-                assert batch is not None, "the end does not come"
-                ended = batch.ends_with_lineage
-                batch.claimed = len(batch.steps) - (ended and not with_end)
-                for _, _, mark in batch.steps[: batch.claimed]:
-                    position = position if isinstance(mark, Ended) else mark.position
-        return position
-
-    last = claim(START, with_end=False)
-    assert claim(last, with_end=True) == last  # this bundle is lost
-    assert claim(last, with_end=True) == last
-
-
 def test_the_log_is_kept_from_the_oldest_prepared_transaction_on():
     log = [*records(1, 1), TransactionEnd(300, 300, prepared=150), CaughtUp(5000, 10_000, prepared=150)]
     reading = reader(Server(log), end=9_999)
@@ -307,27 +153,6 @@ def test_prepared_changes_that_the_server_does_not_send_again_are_lost(position,
     with pytest.raises(PositionLostError, match="'g'") if is_lost else nullcontext():
         read_all(reading)
     reading.stop()
-
-
-def read_bundle(pool, frontier, most):
-    """Run a bundle that claims up to `most` batches; return the frontier after it, and the records of each slot."""
-    found = defaultdict(list)
-    with pool.prefetching(frontier) as prefetcher:
-        for _ in range(most):
-            if frontier.done:
-                break
-            prefetcher.serve(frontier)
-            batch = prefetcher.take(10)
-            assert batch is not None, "no slot has anything"
-            for count, emitted, step in batch.claims():
-                batch.claimed += count
-                found[step.partition] += emitted
-                frontier = (
-                    frontier.apply(step)
-                    if isinstance(step, Ended)
-                    else frontier.advanced({step.partition: step.position})
-                )
-    return frontier, found
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -373,115 +198,6 @@ def test_the_slot_with_the_lowest_watermark_is_next():
         assert step.partition == "behind"
 
 
-def read_in_alternating_workers(bundle_ends):
-    """Read a transaction of 10,000 records; return the records, and how many bundles two workers in turn needed."""
-    log = [*records(1, 10_000), CaughtUp(9000, 10_000)]
-    pools = [pool_of({SLOT: Server(log)}, end=9_999) for _ in range(2)]
-    frontier = FlatFrontier({SLOT: FlatPosition(list(START), 0)}, 9_999)
-    found, bundles = [], 0
-    while not frontier.done:
-        with pools[bundles % 2].prefetching(frontier) as prefetcher:
-            while not frontier.done:
-                prefetcher.serve(frontier)
-                batch = prefetcher.take(10)
-                for count, emitted, step in batch.claims():
-                    batch.claimed += count
-                    found += emitted
-                    is_end = isinstance(step, Ended)
-                    frontier = frontier.apply(step) if is_end else frontier.advanced({SLOT: step.position})
-                prefetcher.serve(frontier)
-                if bundle_ends(prefetcher):
-                    break
-        bundles += 1
-    return found, bundles
-
-
-def test_a_bundle_that_gets_a_transaction_again_reads_more_than_it_skips(monkeypatch):
-    # The server may need longer for a large transaction than a bundle waits for a new connection.
-    monkeypatch.setattr("penstock.io.postgres.pool._CONNECTING_SECONDS", 0)
-    monkeypatch.setattr("penstock.io.postgres.reopen_cost.MIN_CLAIMED", 0)
-    found, bundles = read_in_alternating_workers(lambda prefetcher: not prefetcher.first_record_pending)
-    assert [record.sequence for record in found] == list(range(1, 10_001))
-    assert bundles < 12
-
-
-def waits_for_the_server(server):
-    """Return whether a bundle waits for a server that has not answered, after the time for a connection."""
-    frontier = FlatFrontier({SLOT: FlatPosition(list(START), 0)}, 9_999)
-    with pool_of({SLOT: server}, end=9_999).prefetching(frontier) as prefetcher:
-        prefetcher.serve(frontier)
-        wait_until(lambda: server.opened, "the reader does not connect")
-        assert prefetcher.take(0.1) is None
-        return prefetcher.data_expected and prefetcher.first_record_pending
-
-
-def test_a_bundle_waits_for_a_server_that_decodes_and_not_for_one_that_cannot_be_reached(monkeypatch):
-    # The server may need longer for a large transaction than for a connection.
-    monkeypatch.setattr("penstock.io.postgres.pool._CONNECTING_SECONDS", 0)
-    assert waits_for_the_server(Server([]))
-    lost = Server([], draw=random.Random(0))
-    lost.draw.random = lambda: 0  # each connection is lost at once
-    assert not waits_for_the_server(lost)
-
-
-def open_after(prefetcher, server, now, seconds):
-    """Let the server send its first step `seconds` after the bundle began to connect."""
-    server.decoded.clear()
-    prefetcher.serve(FlatFrontier({SLOT: FlatPosition(list(START), 0)}, None))
-    wait_until(lambda: server.opened)
-    now[0] += seconds
-    assert prefetcher.first_record_pending
-    server.decoded.set()
-
-
-@pytest.mark.parametrize(("opening", "reading"), [(30, 30), (1, 2), (0.05, 0.5)])
-@pytest.mark.parametrize("is_at_end", [False, True])
-def test_a_bundle_reads_for_a_multiple_of_the_time_that_its_connection_needed(opening, reading, is_at_end):
-    server, now = Server([*records(1, 3), *([CaughtUp(9000, 10_000)] if is_at_end else [])]), [100.0]
-    pool = pool_of({SLOT: server}, end=None, clock=lambda: now[0])
-    with pool.prefetching(FlatFrontier({}, None)) as prefetcher:
-        open_after(prefetcher, server, now, opening)
-        wait_until(lambda: prefetcher.take(0))
-        now[0] += 0.9 * reading
-        assert prefetcher.first_record_pending is not is_at_end
-        now[0] += 0.2 * reading
-        assert not prefetcher.first_record_pending
-
-
-def test_a_bundle_claims_what_a_new_connection_has_received_before_it_ends():
-    server, now = Server([*records(1, 5_000), CaughtUp(9000, 10_000)]), [100.0]
-    pool = pool_of({SLOT: server}, end=None, clock=lambda: now[0])
-    with pool.prefetching(FlatFrontier({}, None)) as prefetcher:
-        open_after(prefetcher, server, now, 0.5)
-        wait_until(lambda: pool.ahead.queued_bytes > 5_000 * 600)  # all of them: the log is read to its end
-        assert prefetcher.take(0)
-        now[0] += 1.9
-        assert prefetcher.first_record_pending
-        # With a slow step behind the reader, the bundle ends with records unread.
-        now[0] += 0.2
-        assert not prefetcher.first_record_pending
-        now[0] -= 0.2
-        while batch := prefetcher.take(0.1):
-            batch.claimed = len(batch.steps)
-        assert not prefetcher.first_record_pending
-
-
-def test_a_bundle_of_a_new_connection_ends_after_one_buffer():
-    server, now = Server([*records(1, 1_000), CaughtUp(9000, 10_000)]), [100.0]
-    pool = pool_of({SLOT: server}, end=None, clock=lambda: now[0])
-    pool.ahead.buffer_bytes = 300 * 600
-    with pool.prefetching(FlatFrontier({}, None)) as prefetcher:
-        open_after(prefetcher, server, now, 0.5)
-        claimed = 0
-        while claimed < 300:
-            assert prefetcher.first_record_pending, claimed
-            if batch := prefetcher.take(0.1):
-                batch.claimed = len(batch.steps)
-                claimed += sum(len(emitted) for _, emitted, _ in batch.steps)
-        prefetcher.take(0)
-        assert not prefetcher.first_record_pending
-
-
 class Scan:
     """An initial snapshot whose tables are known at the second look."""
 
@@ -521,61 +237,6 @@ def test_the_plan_of_an_initial_snapshot_is_the_last_step_before_its_rows():
         prefetcher.serve(planned)
         assert prefetcher.take(0.05) is None
     assert not server.opened, "the log is read before the rows"
-
-
-def claim_all_that_arrives(prefetcher, count):
-    """Claim batches until the reader has claimed `count` records and nothing is at hand."""
-    claimed = 0
-    while claimed < count:
-        batch = prefetcher.take(10)
-        assert batch is not None
-        batch.claimed = len(batch.steps)
-        claimed += sum(len(records) for _, records, _ in batch.steps)
-    assert prefetcher.take(0) is None  # it takes the claims in
-
-
-@pytest.mark.parametrize("lag", [1.1, 0.9])
-def test_a_bundle_reads_on_although_its_queue_is_empty_while_the_server_sends_old_changes(lag):
-    server = Server(records(1, 3))
-    server.now = 100 + round(lag * NANOS)  # the transaction was committed at 100
-    with pool_of({SLOT: server}, end=None).prefetching(FlatFrontier({}, None)) as prefetcher:
-        prefetcher.serve(FlatFrontier({SLOT: FlatPosition(list(START), 0)}, None))
-        claim_all_that_arrives(prefetcher, 3)
-        assert prefetcher.may_stop is (lag < 1)
-
-
-def test_a_reader_that_is_behind_asks_for_the_end_of_the_log_and_the_bundle_may_end_there():
-    server = Server(records(1, 3))
-    server.now = 100 + 5 * NANOS
-    server.hurried = [CaughtUp(9_000, server.now)]
-    with pool_of({SLOT: server}, end=None).prefetching(FlatFrontier({}, None)) as prefetcher:
-        prefetcher.serve(FlatFrontier({SLOT: FlatPosition(list(START), 0)}, None))
-        claim_all_that_arrives(prefetcher, 3)
-        wait_until(lambda: prefetcher.may_stop)
-
-
-def test_a_reader_without_a_connection_is_not_behind():
-    server = Server(records(1, 3))
-    server.now = 100 + 5 * NANOS
-    server.draw = random.Random(0)
-    answers = iter([1.0])  # the second read loses the connection
-    server.draw.random = lambda: next(answers, 0)
-    server.draw.randrange = lambda low, high: 3
-    with pool_of({SLOT: server}, end=None).prefetching(FlatFrontier({}, None)) as prefetcher:
-        prefetcher.serve(FlatFrontier({SLOT: FlatPosition(list(START), 0)}, None))
-        claim_all_that_arrives(prefetcher, 3)
-        wait_until(lambda: prefetcher.may_stop)
-
-
-def test_a_bundle_that_continues_a_connection_may_end_inside_of_a_transaction():
-    server, now = Server([*records(1, 2_000), CaughtUp(9000, 10_000)]), [100.0]
-    pool = pool_of({SLOT: server}, end=9_999, clock=lambda: now[0])
-    frontier, _ = read_bundle(pool, FlatFrontier({SLOT: FlatPosition(list(START), 0)}, 9_999), 1)
-    now[0] += 3
-    with pool.prefetching(frontier) as prefetcher:
-        prefetcher.serve(frontier)
-        assert not prefetcher.first_record_pending
-    assert len(server.opened) == 1
 
 
 def test_the_watermark_of_several_slots_is_the_lowest_one():

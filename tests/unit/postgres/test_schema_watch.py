@@ -28,7 +28,7 @@ from penstock.io.postgres.schema_watch import (
     unread_rows,
 )
 from penstock.tables import EVERY_TABLE, TableSelection
-from tests.unit.postgres.test_reader import START, Server, claim, reader
+from tests.unit.postgres.slot_readers import START, Server, claim, reader
 
 FOLDER = repair_of(SnapshotOptions(signal_folder="/signals"))
 AGAIN = "To send them again, run: penstock snapshot /signals --table public.orders"

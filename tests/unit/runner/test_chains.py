@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import logging
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam.metrics import Metrics, monitoring_infos
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.portability.api import metrics_pb2
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import (
     FixedWindows,
@@ -22,90 +18,32 @@ from apache_beam.transforms.window import (
     IntervalWindow,
     TimestampedValue,
 )
-from apache_beam.typehints.typecheck import PerformanceTypeCheckVisitor, TypeCheckVisitor
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
 
-from penstock.runner import PySparkRunner
-from penstock.runner.harness import chain, chains
-from penstock.runner.harness.bundle import PlanContext, StageProcessor
+from penstock.runner.harness import chain
 from penstock.runner.harness.simple_steps import simple_function
-from penstock.runner.planning.graph import build_plan
-
-MANY = 200
-"""More elements than those of which Beam samples each one."""
-
-found: list[Any] = []
-calls: list[Any] = []
+from tests.unit.runner.chain_stages import (
+    MANY,
+    CollectFn,
+    EachFn,
+    calls,
+    counted,
+    counts,
+    elements,
+    forget,
+    found,
+    processor,
+    run_bundle,
+    user_counters,
+    values,
+    without_chains,
+)
 
 
 @pytest.fixture(autouse=True)
 def nothing_yet() -> None:
-    found.clear()
-    calls.clear()
-
-
-class CollectFn(beam.DoFn):
-    """Records elements with their timestamp, windows and pane. It is no simple step."""
-
-    def __init__(self, name: str = "main") -> None:
-        self._name = name
-
-    def process(
-        self,
-        element: Any,
-        at: Any = beam.DoFn.TimestampParam,
-        within: Any = beam.DoFn.WindowParam,
-        pane: Any = beam.DoFn.PaneInfoParam,
-    ) -> None:
-        found.append((self._name, element, at.micros, within, pane))
-
-
-def processor(build: Callable[[beam.PCollection], Any], visitor: Any = None) -> StageProcessor:
-    """Return the processor of the first stage, which gets the elements of `elements`."""
-    pipeline = beam.Pipeline(runner=PySparkRunner(), options=PipelineOptions([]))
-    build(pipeline | beam.Impulse() | "number" >> beam.Map(lambda data: int(data)).with_output_types(int))
-    if visitor:
-        pipeline.visit(visitor)
-    environment = PySparkRunner().default_environment(pipeline.options)
-    plan = build_plan(pipeline.to_runner_api(default_environment=environment), streaming=False)
-    return StageProcessor(PlanContext(plan), plan.stages[0])
-
-
-def elements(count: int) -> Iterator[WindowedValue]:
-    for number in range(count):
-        yield GlobalWindows.windowed_value(b"%d" % number, Timestamp(number))
-
-
-def run_bundle(stage: StageProcessor, given: Any) -> list[metrics_pb2.MonitoringInfo]:
-    stage.start(0, 1, lambda edge, target, block: None)
-    try:
-        stage.process_all(given)
-    except BaseException:
-        stage.discard()
-        raise
-    return [metrics_pb2.MonitoringInfo.FromString(info) for info in stage.finish()]
-
-
-def values(name: str = "main") -> list[Any]:
-    return [value for of, value, *_ in found if of == name]
-
-
-def counts(infos: list[metrics_pb2.MonitoringInfo]) -> dict[str, int]:
-    """The numbers of elements by PCollection."""
-    return {
-        info.labels["PCOLLECTION"]: monitoring_infos.extract_counter_value(info)
-        for info in infos
-        if info.urn == monitoring_infos.ELEMENT_COUNT_URN
-    }
-
-
-def user_counters(infos: list[metrics_pb2.MonitoringInfo]) -> dict[tuple[str, str], int]:
-    return {
-        (info.labels["PTRANSFORM"], info.labels["NAME"]): monitoring_infos.extract_counter_value(info)
-        for info in infos
-        if info.urn == monitoring_infos.USER_COUNTER_URN
-    }
+    forget()
 
 
 @pytest.fixture
@@ -121,12 +59,6 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(chain._Segment, "settle", settle_and_tally)
     monkeypatch.setattr(chain, "_until_sample", lambda counters: 5)
     return tally
-
-
-def without_chains(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> Any:
-    with monkeypatch.context() as patched:
-        patched.setattr(chains, "simple_function", lambda fn: None)
-        return run()
 
 
 class TenfoldFn(beam.DoFn):
@@ -154,24 +86,6 @@ class TenfoldFn(beam.DoFn):
 
     def teardown(self) -> None:
         calls.append("teardown")
-
-
-class EachFn(beam.DoFn):
-    """Emits what it is given: no generator, so Beam checks its first result."""
-
-    def __init__(self, results: Callable[[int], Any]) -> None:
-        self._results = results
-
-    def process(self, element: int) -> Any:
-        return self._results(element)
-
-
-def counted(name: str) -> Callable[[Any], Any]:
-    def count(element: Any) -> Any:
-        Metrics.counter("test", name).inc()
-        return element
-
-    return count
 
 
 def all_kinds(numbers: beam.PCollection) -> None:
@@ -267,111 +181,6 @@ def test_sampled_elements_of_the_first_segments_do_not_keep_the_later_ones_out_o
     assert len(values()) == 2000
     # Five of six values of the second segment.
     assert passed["values"] > 1600
-
-
-@pytest.mark.parametrize("step", ["number", "two", "keep", "each", "last"])
-@pytest.mark.parametrize("count", [0, MANY - 1], ids=["sampled", "in the chain"])
-def test_an_exception_has_the_name_of_its_step_and_the_traceback_of_the_user(
-    step: str, count: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails_in(name: str, result: Any) -> Callable[[int], Any]:
-        def fail(n: int) -> Any:
-            if name == step and n == count:
-                raise LookupError(f"no {n}")
-            return result(n)
-
-        return fail
-
-    def build(numbers: beam.PCollection) -> None:
-        _ = (
-            numbers
-            | "two" >> beam.FlatMap(fails_in("two", lambda n: iter([n])))
-            | "keep" >> beam.Filter(fails_in("keep", lambda n: True))
-            | "each" >> beam.ParDo(EachFn(fails_in("each", lambda n: [n])))
-            | "last" >> beam.Map(fails_in("last", lambda n: n))
-            | beam.ParDo(CollectFn())
-        )
-
-    given = [*elements(MANY), GlobalWindows.windowed_value(b"word")]
-    with caplog.at_level(logging.ERROR), pytest.raises((LookupError, ValueError)) as failed:
-        run_bundle(processor(build), given[: count + 1] if step != "number" else [*given[:count], given[-1]])
-    assert f"[while running '{step}']" in str(failed.value)
-    assert len([record for record in caplog.records if "while running" in record.getMessage()]) == 1
-    if step != "number":
-        assert isinstance(failed.value, LookupError)
-        assert "raise LookupError" in "".join(traceback.format_exception(failed.value))
-
-
-def test_an_exception_of_a_generator_belongs_to_its_step_and_not_to_the_one_that_it_feeds() -> None:
-    def build(numbers: beam.PCollection) -> None:
-        _ = (
-            numbers
-            | "generator" >> beam.FlatMap(ends_badly)
-            | "next" >> beam.Map(lambda n: n)
-            | "last" >> beam.Map(lambda n: n)
-            | beam.ParDo(CollectFn())
-        )
-
-    with pytest.raises(LookupError, match="while running 'generator'"):
-        run_bundle(processor(build), elements(MANY))
-    assert len(values()) == MANY
-
-
-def ends_badly(n: int) -> Iterator[int]:
-    yield n
-    if n == MANY - 1:
-        raise LookupError("no more")
-
-
-def test_an_exception_of_a_later_step_ends_a_generator_before_it_is_reported() -> None:
-    def build(numbers: beam.PCollection) -> None:
-        _ = numbers | "open" >> beam.ParDo(OpenFn()) | "fail" >> beam.Map(lambda n: 1 // (MANY - 1 - n))
-
-    with pytest.raises(ZeroDivisionError) as failed:
-        run_bundle(processor(build), elements(MANY))
-    assert "while running 'fail'" in str(failed.value)
-    assert calls == ["closed"] * MANY
-
-
-class OpenFn(beam.DoFn):
-    def process(self, element: int) -> Iterator[int]:
-        try:
-            yield element
-        finally:
-            calls.append("closed")
-
-
-@pytest.mark.parametrize("result", ["text", b"bytes", {"a": 1}], ids=["str", "bytes", "dict"])
-def test_the_first_result_of_a_dofn_is_checked_as_beam_does(result: Any) -> None:
-    def build(numbers: beam.PCollection) -> None:
-        _ = (
-            numbers
-            | beam.Map(lambda n: n)
-            | "own" >> beam.ParDo(EachFn(lambda n: result))
-            | beam.ParDo(CollectFn())
-        )
-
-    with pytest.raises(TypeError, match="from a ParDo or FlatMap is not allowed.*while running 'own'"):
-        run_bundle(processor(build), elements(1))
-
-
-def test_a_dofn_whose_first_call_comes_late_is_checked_then() -> None:
-    def build(numbers: beam.PCollection) -> None:
-        late = numbers | beam.Filter(lambda n: n >= MANY - 1)
-        _ = late | "own" >> beam.ParDo(EachFn(lambda n: "text")) | beam.ParDo(CollectFn())
-
-    with pytest.raises(TypeError, match="from a ParDo or FlatMap is not allowed"):
-        run_bundle(processor(build), elements(MANY))
-
-
-@pytest.mark.parametrize("result", [0, False, 1.5])
-def test_a_result_that_is_no_iterable_is_an_error_of_the_step(result: Any) -> None:
-    def build(numbers: beam.PCollection) -> None:
-        steps = numbers | "own" >> beam.FlatMap(lambda n: result if n == MANY - 1 else [n])
-        _ = steps | beam.Map(lambda n: n) | beam.ParDo(CollectFn())
-
-    with pytest.raises(TypeError, match="not iterable.*while running 'own'"):
-        run_bundle(processor(build), elements(MANY))
 
 
 def test_functions_run_for_one_element_after_the_other() -> None:
@@ -535,28 +344,6 @@ def test_sampled_sizes_are_as_many_as_beams(monkeypatch: pytest.MonkeyPatch) -> 
     assert len([count for count in chained if count]) == 4
     # Beam takes the first ten, and then 10 ln(n / 10): here 86, more or less.
     assert all(45 < count < 150 for count in chained if count), chained
-
-
-def test_types_are_checked_when_asked_for() -> None:
-    def build(numbers: beam.PCollection) -> None:
-        wrong = numbers | "wrong" >> beam.Map(lambda n: str(n) if n == MANY - 1 else n).with_output_types(int)
-        _ = wrong | beam.Map(lambda n: n) | beam.ParDo(CollectFn())
-
-    # As `Pipeline.run` does with `runtime_type_check`.
-    with pytest.raises(Exception, match="Runtime type violation detected within ParDo.wrong"):
-        run_bundle(processor(build, TypeCheckVisitor()), elements(MANY))
-
-
-def test_types_of_sampled_elements_are_checked_when_asked_for() -> None:
-    def build(numbers: beam.PCollection) -> None:
-        wrong = numbers | "wrong" >> beam.Map(str).with_output_types(int)
-        _ = wrong | beam.Map(lambda n: n) | beam.ParDo(CollectFn())
-
-    # As `Pipeline.run` does with `performance_runtime_type_check`.
-    with pytest.raises(
-        Exception, match="Runtime type violation detected within ParDo.wrong.*while running 'wrong'"
-    ):
-        run_bundle(processor(build, PerformanceTypeCheckVisitor()), elements(1))
 
 
 class TimedFn(beam.DoFn):
