@@ -37,6 +37,7 @@ from penstock.io.staging.send_tables import SendTablesFn
 from penstock.io.staging.store import store_of
 from penstock.parked import ParkedTable
 from tests.integration.postgres.conftest import Database
+from tests.simulation.sinks.parked_job import ParkedJob
 from tests.simulation.sinks.test_data_files import guard
 from tests.simulation.staging.epochs import Crash, CrashPoint
 
@@ -115,7 +116,7 @@ class Driver:
         return self.step._files()
 
 
-class Job:
+class Job(ParkedJob):
     """A checkpoint, its drivers and its target; the tables of the target are logs."""
 
     def __init__(self, database: Database, folder: Path, rng: Random, *, parks: bool = True) -> None:
@@ -155,16 +156,16 @@ class Job:
         if self.rng.random() < 0.5:
             self.crash.start(self.rng.randrange(25), self.rng.random() < 0.5)
             with self.killed_somewhere(), contextlib.suppress(Crash, PenstockError):
-                self.publish(self.record, self.driver)
+                self.publish_again()
             self.crash.restart()
         try:
-            parked = self.publish(self.record, self.driver)
+            parked = self.publish_again()
         except PenstockError:
             if self.driver.parks:
                 raise
             # Without parked tables the epoch fails, and a person corrects the target.
-            self.correct(*TABLES)
-            parked = self.publish(self.record, self.driver)
+            self.correct_all()
+            parked = self.publish_again()
         number = self.record.number + 1
         batches = batches_of(self.changes(), self.record.generation, number, self.record.drivers)
         self.record = replace(self.record, number=number, batches=batches, parked=parked)
@@ -199,30 +200,18 @@ class Job:
         self.driver = Driver(self.target, self.folder, parks, skip_refused=False)
         self.record = replace(self.record, number=number, generation=number, drivers=drivers, parks=parks)
 
-    def resume(self, table: ParkedTable) -> None:
-        self._replace(table, (replace(table, resuming=True),))
-
     def skip(self, table: ParkedTable) -> None:
         attempt = Attempt(JOB, self.record.generation, self.record.number + 1, "n", self.record.drivers)
         for file in files_of(table):
             for part in self.driver.files().read(table, file, attempt):
                 self.skipped |= {f"{each.source.table} {each.id}" for each in part.events}
-        self._replace(table, ())
+        self.replace_parked(table)
 
-    def _replace(self, table: ParkedTable, by: tuple[ParkedTable, ...]) -> None:
-        others = tuple(each for each in self.record.parked if each.name != table.name)
-        self.record = replace(self.record, parked=(*others, *by))
-
-    def finish(self) -> None:
-        """Correct all tables, and resume them until none is parked."""
+    def correct_all(self) -> None:
         self.correct(*TABLES)
-        for _ in range(100):
-            for each in self.record.parked:
-                self.resume(each)
-            self.epoch()
-            if not self.record.parked:
-                break
-        self.publish(self.record, self.driver)
+
+    def publish_again(self) -> tuple[ParkedTable, ...]:
+        return self.publish(self.record, self.driver)
 
     def rows(self, table: str) -> list[str]:
         """Return the ids of the events in a log, in the order in which they came."""

@@ -52,7 +52,7 @@ def test_a_refused_table_is_parked_and_exact_after_its_resume(
 ) -> None:
     events = epochs(range(0), 16)
     job = Job(target, events, tmp_path, "current")
-    job.run(stop=lambda record: parked_changes(record) == 6, shards=shards)
+    job.run_until_parked(6, shards=shards)
     (parked,) = job.remote.parked()
     assert parked.source == "public.bad"
     assert "bad" in parked.reason
@@ -60,7 +60,7 @@ def test_a_refused_table_is_parked_and_exact_after_its_resume(
     assert len(target.rows("a")) == len(target.rows("b")) == 5
     target.make_text("bad")
     # A start without a request changes nothing, although the table would take the changes now.
-    job.run(stop=lambda record: parked_changes(record) == 9, shards=shards)
+    job.run_until_parked(9, shards=shards)
     assert target.rows("bad") == {}
     job.ask("resume")
     assert job.run(shards=shards).state.done
@@ -75,7 +75,7 @@ def test_a_table_is_skipped_and_goes_on(target: Postgres, tmp_path: Path) -> Non
         "drop table bad",
         "create table bad (event_id int)",  # no log of the sink
     )
-    job.run(stop=lambda record: parked_changes(record) == 4)
+    job.run_until_parked(4)
     target.database.execute("drop table bad")
     job.ask("skip")
     assert job.run().state.done
@@ -88,7 +88,7 @@ def test_a_program_that_parks_nothing_is_refused_while_a_table_is_parked_and_ski
     target: Postgres, tmp_path: Path
 ) -> None:
     job = Job(target, epochs(range(0), 9), tmp_path, "current")
-    job.run(stop=lambda record: parked_changes(record) == 3)
+    job.run_until_parked(3)
     with pytest.raises(EpochFailedError, match=r"tables are parked \(public\.bad\).*on_refused_table='park'"):
         job.run(on_refused_table="stop")
     assert parked_changes(job.remote.last()) == 3
@@ -101,7 +101,7 @@ def test_the_time_of_the_target_stands_still_while_a_table_is_parked(
     target: Postgres, tmp_path: Path
 ) -> None:
     job = Job(target, epochs(range(0), 12), tmp_path, "current")
-    job.run(stop=lambda record: parked_changes(record) == 6, mark_complete=True)
+    job.run_until_parked(6, mark_complete=True)
     parked = [record for record in job.records if record.state.parked]
     step = parked[0].state.parked[0].transform
     assert len({complete_until_us(each.state)[step] for each in parked}) == 1

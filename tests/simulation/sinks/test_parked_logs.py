@@ -71,7 +71,7 @@ def test_a_refused_log_is_parked_and_has_each_change_once_after_its_resume(
 ) -> None:
     events = epochs(range(4, 16), 16)
     job = LogJob(target, events, tmp_path)
-    job.run(stop=lambda record: parked_changes(record) == 6)
+    job.run_until_parked(6)
     (parked,) = job.remote.parked()
     assert (parked.source, parked.changes) == ("public.bad", 6)
     assert parked.size > sum(path.stat().st_size for path in tmp_path.rglob("*.parked")), (
@@ -81,7 +81,7 @@ def test_a_refused_log_is_parked_and_has_each_change_once_after_its_resume(
     assert written == [changes(events[:9], "a"), changes(events[:9], "b"), changes(events[:3], "bad")]
     target.make_text("bad")
     # A start without a request changes nothing, although the table would take the changes now.
-    job.run(stop=lambda record: parked_changes(record) == 9)
+    job.run_until_parked(9)
     assert job.log("bad") == changes(events[:3], "bad")
     job.ask("resume")
     assert job.run().state.done
@@ -95,7 +95,7 @@ def test_data_files_of_a_skipped_log_are_deleted_and_no_others(
 ) -> None:
     events = epochs(range(3, 7), 12)
     job = LogJob(target, events, tmp_path)
-    job.run(stop=lambda record: parked_changes(record) == 5)  # the last one is a number again
+    job.run_until_parked(5)  # the last one is a number again
     job.ask(action)
     assert job.run().state.done
     assert [job.log(table) for table in TABLES] == [
@@ -111,7 +111,7 @@ def test_a_log_that_was_parked_in_another_mode_is_refused_and_loses_nothing(
 ) -> None:
     events = epochs(range(3, 9), 9)
     job = LogJob(target, events, tmp_path)
-    job.run(stop=lambda record: parked_changes(record) == 3)
+    job.run_until_parked(3)
     job.ask("resume")
     current = Job(target, events, tmp_path, "current")
     with pytest.raises(EpochFailedError, match=r"public\.bad was parked while the sink had another mode"):
@@ -132,7 +132,7 @@ def test_a_kill_at_any_step_of_parking_and_resuming_loses_and_doubles_no_change(
         job = LogJob(type(target)(folder), events, folder)
 
         def run(job: LogJob = job) -> None:
-            job.run(stop=lambda record: parked_changes(record) == 2)
+            job.run_until_parked(2)
             if parked_changes(job.remote.last()) == 2:
                 job._target.make_text("bad")
                 job.ask("resume")

@@ -163,6 +163,10 @@ class Job:
             cleans_up=True,
         )
 
+    def run_until_parked(self, changes: int, **options: Any) -> CommitRecord:
+        """Run until so many changes are parked."""
+        return self.run(stop=lambda record: parked_changes(record) == changes, **options)
+
     @property
     def remote(self) -> RemoteJob:
         return RemoteJob(Checkpoint.existing(f"{self._folder}/checkpoint"))
@@ -194,7 +198,7 @@ def test_a_refused_table_is_parked_and_exact_after_its_resume(
 ) -> None:
     events = epochs(range(4, 20), 20)
     job = Job(target, events, tmp_path, mode)
-    job.run(stop=lambda record: parked_changes(record) == 6)
+    job.run_until_parked(6)
     (parked,) = job.remote.parked()
     assert (parked.source, parked.changes) == ("public.bad", 6)
     assert "column v" in parked.reason
@@ -203,7 +207,7 @@ def test_a_refused_table_is_parked_and_exact_after_its_resume(
     assert written == [rows(events[:9], "a"), rows(events[:9], "b"), rows(events[:3], "bad")]
     target.make_text("bad")
     # A start without a request changes nothing, although the table would take the changes now.
-    job.run(stop=lambda record: parked_changes(record) == 9)
+    job.run_until_parked(9)
     assert live(target, "bad") == rows(events[:3], "bad")
     job.ask("resume")
     assert job.run().state.done
@@ -218,7 +222,7 @@ def test_the_time_of_a_sink_stands_still_while_a_table_is_parked_and_the_others_
     target: Any, tmp_path: Path
 ) -> None:
     job = Job(target, epochs(range(4, 12), 12), tmp_path, "current")
-    job.run(stop=lambda record: parked_changes(record) == 6)
+    job.run_until_parked(6)
     parked = [record for record in job.records if record.state.parked]
     step = parked[0].state.parked[0].transform
     first = complete_until_us(parked[0].state)[step]
@@ -238,9 +242,9 @@ def test_the_time_of_a_sink_stands_still_while_a_table_is_parked_and_the_others_
 
 def test_a_table_is_refused_again_if_nobody_has_corrected_it(target: Any, tmp_path: Path) -> None:
     job = Job(target, epochs(range(2, 9), 9), tmp_path, "current")
-    job.run(stop=lambda record: parked_changes(record) == 2)
+    job.run_until_parked(2)
     before = job.ask("resume")
-    job.run(stop=lambda record: parked_changes(record) == 4)
+    job.run_until_parked(4)
     (after,) = job.remote.parked()
     assert (after.since_us, after.resuming) == (before.since_us, False)
     assert not job.remote._table_requests.all(), "the request is tried in each epoch"
@@ -249,7 +253,7 @@ def test_a_table_is_refused_again_if_nobody_has_corrected_it(target: Any, tmp_pa
 def test_a_skipped_table_goes_on_with_the_next_changes(target: Any, tmp_path: Path, caplog: Any) -> None:
     events = epochs(range(3, 6), 12)
     job = Job(target, events, tmp_path, "current")
-    job.run(stop=lambda record: parked_changes(record) == 4)  # the last one is a number again
+    job.run_until_parked(4)  # the last one is a number again
     job.ask("skip")
     assert job.run().state.done
     assert "4 changes" in caplog.text
@@ -271,7 +275,7 @@ def test_a_refilled_table_loses_its_rows_and_goes_on_with_the_next_changes(
 ) -> None:
     events = epochs(range(3, 6), 9)
     job = Job(target, events, tmp_path, mode)
-    job.run(stop=lambda record: parked_changes(record) == 4)  # the last one is a number again
+    job.run_until_parked(4)  # the last one is a number again
     assert live(target, "bad") == {1: "1", 2: "2"}
     job.ask("refill")
     assert job.run().state.done
@@ -307,7 +311,7 @@ def test_a_limit_stops_the_pipeline_and_names_the_table_and_both_commands(
 def test_stop_is_the_default_and_resumes_what_an_earlier_run_has_parked(target: Any, tmp_path: Path) -> None:
     events = epochs(range(3, 9), 9)
     job = Job(target, events, tmp_path, "current")
-    job.run(stop=lambda record: parked_changes(record) == 3)
+    job.run_until_parked(3)
     with pytest.raises(EpochFailedError, match=r"column v .* from INT64 to STRING"):
         job.run(on_refused_table="stop")
     target.make_text("bad")
@@ -318,7 +322,7 @@ def test_stop_is_the_default_and_resumes_what_an_earlier_run_has_parked(target: 
 def test_parked_changes_of_a_table_that_is_left_out_are_not_written(target: Any, tmp_path: Path) -> None:
     events = epochs(range(3, 9), 9)
     job = Job(target, events, tmp_path, "current")
-    job.run(stop=lambda record: parked_changes(record) == 3)
+    job.run_until_parked(3)
     target.make_text("bad")
     job.ask("resume")
     selection = TableSelection(without_tables=("public.bad",))
@@ -328,7 +332,7 @@ def test_parked_changes_of_a_table_that_is_left_out_are_not_written(target: Any,
 
 def test_a_request_has_no_effect_on_a_later_parking(target: Any, tmp_path: Path) -> None:
     job = Job(target, epochs(range(2, 12), 12), tmp_path, "current")
-    job.run(stop=lambda record: parked_changes(record) == 2)
+    job.run_until_parked(2)
     (old,) = job.remote.last().state.parked
     job.ask("skip")
     job.run(stop=lambda record: any(each.table.since_us > old.table.since_us for each in record.state.parked))

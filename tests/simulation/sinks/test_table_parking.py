@@ -32,6 +32,7 @@ from penstock.io.staging.store import store_of
 from penstock.io.staging.table_parking import TableParking
 from penstock.parked import ParkedTable
 from tests.conftest import CAMPAIGN
+from tests.simulation.sinks.parked_job import ParkedJob
 from tests.simulation.staging.epochs import Crash, CrashPoint
 
 JOB, SINK, TABLES = "job", "sink", ("a", "b", "c", "d")
@@ -131,7 +132,7 @@ class Record:
     parked: tuple[ParkedTable, ...] = ()
 
 
-class Pipeline:
+class Pipeline(ParkedJob):
     """A driver in the model of epochs. `made` has the changes of each table, `skipped` those that were dropped."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
@@ -201,16 +202,13 @@ class Pipeline:
         drivers = (*self.record.drivers, DriverToken(number, f"t{number}"))[-16:]
         self.record = replace(self.record, number=number, generation=number, drivers=drivers)
 
-    def resume(self, table: ParkedTable) -> None:
-        self._replace(table, (replace(table, resuming=True),))
-
     def refill(self, table: ParkedTable) -> None:
         self._note_skipped(table)
-        self._replace(table, (replace(table, refilling=True),))
+        self.replace_parked(table, replace(table, refilling=True))
 
     def skip(self, table: ParkedTable) -> None:
         self._note_skipped(table)
-        self._replace(table, ())
+        self.replace_parked(table)
 
     def _note_skipped(self, table: ParkedTable) -> None:
         for file in files_of(table):
@@ -219,20 +217,11 @@ class Pipeline:
             ):
                 self.skipped[table.name] |= {each.key["k"] for each in part.events if each.key}
 
-    def _replace(self, table: ParkedTable, by: tuple[ParkedTable, ...]) -> None:
-        others = tuple(each for each in self.record.parked if each.name != table.name)
-        self.record = replace(self.record, parked=(*others, *by))
-
-    def finish(self) -> None:
-        """Correct all tables, and resume them until none is parked."""
+    def correct_all(self) -> None:
         self.tables.refusing.clear()
-        for _ in range(500):
-            for each in self.record.parked:
-                self.resume(each)
-            self.epoch()
-            if not self.record.parked:
-                break
-        self.publish(self.record)
+
+    def publish_again(self) -> list[ParkedTable]:
+        return self.publish(self.record)
 
     def faults(self) -> list[str]:
         """Return what is lost, twice or out of order. A skipped change may be there if a paused driver wrote it."""
