@@ -151,7 +151,7 @@ def test_a_table_gets_property_and_feature_with_its_first_vectors(lake: DeltaLak
     protocol = lake.table().protocol()
     assert (protocol.min_reader_version, protocol.reader_features) == (3, ["deletionVectors"])
     assert set(protocol.writer_features or ()) == {"appendOnly", "deletionVectors", "invariants"}
-    assert lake.table().metadata().configuration == {ENABLED: "true"}
+    assert lake.table().metadata().configuration == {ENABLED: "true", "delta.checkpointInterval": "10"}
     published(lake, [[update(4, 8, 4000)]], first=5, deletion_vectors=False)
     assert sum(each.deletion_vector is not None for each in lake.files()) == 1
     assert lake.rows() == [(0, 0), (1, 0), (2, 0), (3, 7), (4, 8), (7, 0)]
