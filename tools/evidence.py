@@ -52,6 +52,7 @@ ABOUT = {
     "memory-*": ("runner", "tests/integration/runner/test_large_data.py"),
     "object-store-*": ("src/penstock/object_stores", "runner/store", "tests/integration/object_stores"),
     "parked-tables": (*SINK, "io/columnar", "io/delta", "tests/integration/sinks"),
+    "parked-tables-sql": (*SINK, "io/sql", "tests/integration/sinks"),
     "postgres-*": (*READER, "io/postgres", "tests/integration/postgres"),
     "protocol-simulation-*": ("runner/protocol", "runner/store", "tests/simulation/protocol"),
     "sink-kills-*": (*SINK, "io/{}", "tests/integration/sinks", "tests/support/sinks"),
