@@ -93,7 +93,7 @@ class RowDelta(_SnapshotProducer["RowDelta"]):
     def _summary(self, snapshot_properties: Mapping[str, str] = {}) -> Summary:
         if self._operation is not Operation.REPLACE:
             return super()._summary(dict(snapshot_properties))
-        # pyiceberg 0.12 sums up no replacement. Its totals are those of an overwrite.
+        # pyiceberg 0.12 sums up no replacement. It has the totals of an overwrite.
         self._operation = Operation.OVERWRITE
         found = super()._summary(dict(snapshot_properties))
         self._operation = Operation.REPLACE
@@ -139,7 +139,7 @@ class RowDelta(_SnapshotProducer["RowDelta"]):
             snapshot_id=held.snapshot_id
             if held is not None and status is ManifestEntryStatus.EXISTING
             else self._snapshot_id,
-            # Numbers of new files are those of the commit.
+            # New files have the number of the commit.
             sequence_number=None if held is None else held.sequence_number,
             file_sequence_number=None if held is None else held.file_sequence_number,
             data_file=file,

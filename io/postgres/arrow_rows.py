@@ -72,7 +72,7 @@ class TablesInArrow:
     def _find(self, table: Table) -> _TableRows | None:
         if table not in self._tables:
             source, schema = self._convert.source_and_schema(table)
-            # A key with rules is written in one form, and so its columns differ from those of the row.
+            # A key with rules is written in one form, and so its columns differ from the row's.
             self._tables[table] = None if key_rules(schema) else _TableRows(source, schema, table)
         return self._tables[table]
 
@@ -349,7 +349,7 @@ def _column(source: Source, name: str, type_: ColumnType, plain: ColumnType) -> 
         return _flags
     if read is None and convert is None:
         return _texts
-    # Text in place of a decimal number has Python's form, and not that of the server.
+    # Text in place of a decimal number has Python's form, and not the server's.
     return parsed if type_.kind in _PARSED and plain.kind is not Kind.STRING else from_values
 
 

@@ -124,10 +124,11 @@ class TableParking:
         if refusal is not None:
             return _refused_again(parked, refusal)
         logger.warning(
-            "%s is empty and goes on, as asked: %d parked changes are dropped. `penstock tables JOB refill` now asks "
-            "for all rows of %s; if it was ended, ask with `penstock snapshot`",
-            parked.name,
+            "%d parked changes are dropped%s, as asked, and %s goes on. `penstock tables JOB refill` now asks for all "
+            "rows of %s; if it was ended, ask with `penstock snapshot`",
             parked.changes,
+            "" if truncation is None else " with all older rows",
+            parked.name,
             parked.source,
         )
         return with_files(parked, ())

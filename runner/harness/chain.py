@@ -144,7 +144,7 @@ class Chain:
 
     def _fail(self, error: BaseException) -> None:
         """Raise an exception of a step as Beam does: with the step's name, and logged."""
-        # The first frames of the traceback are those of the generated functions, the first of which calls this.
+        # The traceback begins with the frames of the generated functions, the first of which calls this.
         at = error.__traceback__
         assert at is not None
         while at.tb_next is not None and at.tb_next.tb_frame.f_code.co_filename == FILENAME:

@@ -106,7 +106,7 @@ class _Columns:
         elif raw is not None:
             fields = {field["field"]: field for field in msgspec.json.decode(raw)["fields"]}
             keys = [field["field"] for field in fields["key"]["fields"]]
-            # `after` has all columns in the order of the table, `key` those of the key in the order of the key.
+            # `after` has all columns in the order of the table, `key` its own in the order of the key.
             types = {field["field"]: field for field in fields["after"]["fields"]}
             self.schema = TableSchema(
                 tuple(

@@ -22,7 +22,7 @@ UNUSUAL = re.compile(
     r"|whatever|wherever|all that|of (?:its|their) own|by (?:itself|themselves)|(?:is|was) over|would else)\b",
     re.IGNORECASE,
 )
-FOLDERS = ("io", "pipelines", "runner", "src/penstock", "templates", "transforms", "emulators")
+FOLDERS = ("io", "pipelines", "runner", "src/penstock", "templates", "transforms", "emulators/src")
 MAX_PER_1000_WORDS = 0.2
 """A hit is a sentence to read again, not always a fault."""
 
