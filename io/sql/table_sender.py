@@ -1,4 +1,4 @@
-"""Sends each table in a transaction of its own, so that a table can be refused without the others; in the driver."""
+"""Sends each table in a separate transaction, so that a table can be refused without the others; in the driver."""
 
 from __future__ import annotations
 

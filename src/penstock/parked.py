@@ -43,8 +43,8 @@ class ParkedTable:
 class TableAction(StrEnum):
     """An action on a parked table, after which the table goes on.
 
-    RESUME publishes its changes, SKIP drops them. REFILL drops them too and empties the table in the target; whoever
-    asks for it has all rows read again afterwards.
+    RESUME publishes its changes, SKIP drops them. REFILL drops them too and empties the table in the target; the person
+    who asks for it has all rows read again afterwards.
     """
 
     REFILL = "refill"

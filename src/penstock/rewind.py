@@ -119,8 +119,8 @@ def plan_of_rows(tables: Mapping[str, Sequence[TableVersion]], to_us: int) -> Re
 def _chosen(name: str, versions: Sequence[TableVersion], to_us: int) -> TableVersion:
     """Return the version that is complete until the latest time, the oldest of several.
 
-    It was committed until `to_us`. A later one may have changes from after it, whatever it is complete until, because
-    changes of one partition come before the watermark of another one.
+    It was committed at or before `to_us`. A later version may have changes from after it, also if it is complete until
+    an earlier time: changes of one partition come before the watermark of another one.
     """
     fit = [each for each in versions if each.complete_us is not None and each.committed_us <= to_us]
     if not fit:

@@ -56,7 +56,7 @@ def digests_of_columns(keys: pa.Array, columns: Sequence[pa.Array]) -> pa.Record
 
 
 def row_bytes(columns: Sequence[pa.Array]) -> list[bytes]:
-    """Return the bytes of each row; columns have the same types wherever rows are compared."""
+    """Return the bytes of each row; a column has the same type on both sides."""
     return list(_joined(columns).to_pylist())
 
 
