@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -106,17 +106,23 @@ def tables_of(query: Query) -> dict[str, SchemaTable]:
         # A type that no read returns would fail the whole read.
         if (type_ or "").lower() not in _UNREADABLE:
             columns[_name(schema, table)].append(SchemaColumn(column, int(position), generated == "ALWAYS"))
-    keys: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
-    for schema, table, column, position in query(KEY_COLUMNS):
-        keys[_name(schema, table)].append((int(position), column))
+    keys = primary_keys(query(KEY_COLUMNS))
     found = {}
     for schema, table, kind in query(TABLES):
         # Views have no primary key, so they have no order in which a read could continue.
         if kind == "BASE TABLE" and schema.lower() not in _SYSTEM_SCHEMAS:
             name = _name(schema, table)
             ordered = sorted(columns[name], key=lambda column: column.position)
-            found[name] = SchemaTable(name, tuple(ordered), tuple(column for _, column in sorted(keys[name])))
+            found[name] = SchemaTable(name, tuple(ordered), keys.get(name, ()))
     return found
+
+
+def primary_keys(rows: Iterable[Sequence[Any]]) -> dict[str, tuple[str, ...]]:
+    """Return the columns of the primary key of each table, in the order of the key. `rows`: those of `KEY_COLUMNS`."""
+    keys: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+    for schema, table, column, position in rows:
+        keys[_name(schema, table)].append((int(position), column))
+    return {name: tuple(column for _, column in sorted(columns)) for name, columns in keys.items()}
 
 
 def chosen_tables(

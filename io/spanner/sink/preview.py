@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.event.model import ChangeEvent
 from penstock.event.replica import fold
-from penstock.io.spanner.sink.sender import refuse_truncate, table_of, write_row
-from penstock.io.spanner.sink.target import SpannerTarget
+from penstock.io.spanner.sink.sender import refuse_truncate, write_row
+from penstock.io.spanner.sink.target import SpannerTarget, table_of
 from penstock.io.staging.preview import Written
 
 
@@ -37,6 +37,7 @@ def mutations_of_event(event: ChangeEvent, target: SpannerTarget) -> list[Writte
     recorder = _Recorder()
     for changes in fold([event]).values():
         refuse_truncate(changes)
+        names = [column.name for column in changes.schema.key_columns]
         for change in changes.rows.values():
-            write_row(recorder, table_of(changes.source), change, changes.schema)
+            write_row(recorder, table_of(changes.source), change, changes.schema, names)
     return recorder.written

@@ -15,7 +15,7 @@ from google.cloud import spanner
 from google.cloud.spanner_v1 import KeySet
 
 from penstock.errors import ServiceError
-from penstock.event.model import ChangeEvent, Source, TableSchema
+from penstock.event.model import ChangeEvent, TableSchema
 from penstock.event.replica import (
     NotReplicableError,
     RowChange,
@@ -23,6 +23,7 @@ from penstock.event.replica import (
     encode_version,
     fold,
 )
+from penstock.io.spanner.initial_scan.plan import KEY_COLUMNS, primary_keys
 from penstock.io.spanner.sink.errors import classify_error, is_row_error
 from penstock.io.spanner.sink.ledger import (
     COMPLETE,
@@ -34,8 +35,14 @@ from penstock.io.spanner.sink.ledger import (
     write_entry,
     write_mark,
 )
-from penstock.io.spanner.sink.target import SpannerTarget
-from penstock.io.spanner.sink.values import VERSIONS, create_versions, key_text, spanner_value
+from penstock.io.spanner.sink.target import SpannerTarget, table_of
+from penstock.io.spanner.sink.values import (
+    VERSION_COLUMNS,
+    VERSIONS,
+    create_versions,
+    key_text,
+    spanner_value,
+)
 from penstock.io.spanner.source import EMULATOR_VARIABLE
 from penstock.io.staging.complete_marks import Mark
 from penstock.io.staging.delivery import (
@@ -56,8 +63,6 @@ MAX_CELLS = 20_000
 
 _RETRY_SECONDS = 0.05
 
-_VERSIONS = ("TableName", "RowKey", "Version", "DeletedAt")
-
 
 class SpannerSender:
     """See `penstock.io.staging.delivery.Sender`.
@@ -71,6 +76,8 @@ class SpannerSender:
         self._ready = False
         # What this sender has written or read last. Each transaction compares it with the ledger.
         self._known: dict[str, StoredEntry] = {}
+        # The columns of the primary key of each table, in its order.
+        self._keys: dict[str, tuple[str, ...]] = {}
         with self._errors():
             client = _client(target)
             self._database = client.instance(target.instance).database(target.database)
@@ -176,16 +183,28 @@ class SpannerSender:
     ) -> None:
         # Outside of `work`, which runs again if the transaction is aborted.
         tables = fold(events)
+        keys = {source: self._key_of(changes) for source, changes in tables.items()}
 
         def work(transaction: Any) -> None:
             # Another process may have written this batch, or a part of it, since the ledger was read.
             if read_entry(transaction, writer) != known:
                 raise TargetUnavailableError(f"{self._target.name}: another process writes the same batch")
-            for changes in tables.values():
-                _write_table(transaction, changes)
+            for source, changes in tables.items():
+                _write_table(transaction, changes, keys[source])
             write_entry(transaction, writer, after)
 
         self._transact(work)
+
+    def _key_of(self, changes: TableChanges) -> Sequence[str]:
+        """Return the columns of the primary key of the target's table, in its order, if a row is deleted by them."""
+        names = [column.name for column in changes.schema.key_columns]
+        if len(names) < 2 or not any(change.deleted for change in changes.rows.values()):
+            return names
+        table = table_of(changes.source)
+        if table not in self._keys:
+            with self._database.snapshot() as snapshot:
+                self._keys |= primary_keys(snapshot.execute_sql(KEY_COLUMNS))
+        return self._keys.get(table, names)
 
     def _transact(self, work: Callable[[Any], None]) -> None:
         """Run a function in a transaction, again if the transaction is aborted."""
@@ -230,7 +249,7 @@ def _parts(events: Sequence[ChangeEvent], start: int) -> list[tuple[int, int]]:
     ranges, first, cells = [], start, 0
     for index in range(start, len(events)):
         # The row, and its row in the table of versions.
-        size = len(events[index].schema.columns) + len(_VERSIONS)
+        size = len(events[index].schema.columns) + len(VERSION_COLUMNS)
         if cells + size > MAX_CELLS and index > first:
             ranges.append((first, index))
             first, cells = index, 0
@@ -238,7 +257,7 @@ def _parts(events: Sequence[ChangeEvent], start: int) -> list[tuple[int, int]]:
     return [*ranges, (first, len(events))]
 
 
-def _write_table(transaction: Any, changes: TableChanges) -> None:
+def _write_table(transaction: Any, changes: TableChanges, primary_key: Sequence[str]) -> None:
     refuse_truncate(changes)
     table = table_of(changes.source)
     types = {column.name: column.type for column in changes.schema}
@@ -247,17 +266,17 @@ def _write_table(transaction: Any, changes: TableChanges) -> None:
         key_text([spanner_value(types[name], value) for name, value in change.key.items()]): change
         for change in changes.rows.values()
     }
-    read = transaction.read(VERSIONS, _VERSIONS, KeySet(keys=[(table, key) for key in keys]))
+    read = transaction.read(VERSIONS, VERSION_COLUMNS, KeySet(keys=[(table, key) for key in keys]))
     known = {key: version for _, key, version, _ in read}
     for key, change in keys.items():
         version = encode_version(change.version)
         # Read in the transaction, so no other writer can change it before the commit.
         if key in known and known[key] >= version:
             continue
-        write_row(transaction, table, change, changes.schema)
+        write_row(transaction, table, change, changes.schema, primary_key)
         # The time of the change, which is the same if the batch is sent again.
         deleted = format_timestamp(change.timestamp) if change.deleted else None
-        transaction.insert_or_update(VERSIONS, _VERSIONS, [(table, key, version, deleted)])
+        transaction.insert_or_update(VERSIONS, VERSION_COLUMNS, [(table, key, version, deleted)])
 
 
 def refuse_truncate(changes: TableChanges) -> None:
@@ -268,22 +287,28 @@ def refuse_truncate(changes: TableChanges) -> None:
         )
 
 
-def table_of(source: Source) -> str:
-    """Return the name of the target's table."""
-    return source.table if not source.schema else f"{source.schema}.{source.table}"
-
-
-def write_row(transaction: Any, table: str, change: RowChange, schema: TableSchema) -> None:
+def write_row(
+    transaction: Any, table: str, change: RowChange, schema: TableSchema, primary_key: Sequence[str]
+) -> None:
     """Write a row in a transaction: its changed columns, or its deletion.
+
+    `primary_key`: the columns of the target's primary key, in its order.
 
     Raises:
         ValueError: Spanner has no type for a value.
-        NotReplicableError: the key changed, and the source did not send all columns.
+        NotReplicableError: the key changed, and the source did not send all columns; or a row is deleted, and the
+            target's primary key has other columns.
     """
     types = {column.name: column.type for column in schema}
-    key = [spanner_value(types[name], value) for name, value in change.key.items()]
+    key = {name: spanner_value(types[name], value) for name, value in change.key.items()}
     if change.deleted:
-        transaction.delete(table, KeySet(keys=[key]))
+        if key.keys() != set(primary_key):
+            raise NotReplicableError(
+                f"table {table}: the primary key of the target is ({', '.join(primary_key)}), and the key of the row "
+                f"is ({', '.join(key)}): create the table with the key of the source"
+            )
+        # A deletion has no names of columns. The source's key may have another order.
+        transaction.delete(table, KeySet(keys=[[key[name] for name in primary_key]]))
         return
     values = dict(change.values)
     # Columns that the source has and did not send.
@@ -297,8 +322,8 @@ def write_row(transaction: Any, table: str, change: RowChange, schema: TableSche
             "whole rows"
         )
     # The key comes first: Spanner needs it in every mutation.
-    columns = [*change.key, *values]
-    row = [*key, *(spanner_value(types[name], value) for name, value in values.items())]
+    columns = [*key, *values]
+    row = [*key.values(), *(spanner_value(types[name], value) for name, value in values.items())]
     # Columns that are not named keep their values.
     transaction.insert_or_update(table, columns, [row])
 

@@ -24,11 +24,30 @@ class SpannerTarget:
     emulator_host: str | None = SpannerSinkOptions.emulator_host
 
     @property
+    def database_path(self) -> str:
+        """The database's resource name."""
+        return f"projects/{self.project}/instances/{self.instance}/databases/{self.database}"
+
+    @property
     def name(self) -> str:
         """``Spanner database projects/p/instances/i/databases/d``."""
-        return f"Spanner database projects/{self.project}/instances/{self.instance}/databases/{self.database}"
+        return f"Spanner database {self.database_path}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def tombstone_seconds(self) -> float:
+        """How long the versions of deleted rows stay at least."""
+        return self.tombstone_days * 86_400
 
     def datasets_written(self, sources: Sequence[Source]) -> list[Dataset]:
         """See `penstock.datasets.WritesDatasets`."""
-        tables = dict.fromkeys(each.qualified_table for each in sources)
+        tables = dict.fromkeys(map(table_of, sources))
         return [spanner_dataset(self.project, self.instance, self.database, table) for table in tables]
+
+
+def table_of(source: Source) -> str:
+    """Return the name of the target's table."""
+    # A database of the dialect GoogleSQL can have no schema with the name of PostgreSQL's default one.
+    return source.table if source.schema in ("", "public") else f"{source.schema}.{source.table}"

@@ -14,6 +14,7 @@ from penstock.event.column_types import ColumnType, Interval, Kind
 from penstock.timestamps import format_timestamp
 
 VERSIONS = "PenstockVersions"
+VERSION_COLUMNS = ("TableName", "RowKey", "Version", "DeletedAt")
 
 _DAY = 86_400 * 1_000_000_000
 

@@ -113,8 +113,8 @@ def verify(
     """Compare the rows of a job's target with its source.
 
     The job goes on, and rows may change: a change that is on its way is not a difference. Nothing is locked or
-    stopped. For PostgreSQL and Spanner to Parquet files, and to PostgreSQL, Delta and Iceberg tables with
-    mode=current.
+    stopped. For PostgreSQL and Spanner to PostgreSQL and Spanner, to Delta and Iceberg tables with mode=current, and to
+    files.
 
     With --repair the job reads the rows that differ again, in an incremental snapshot, and writes them to the target.
     A row that only the target has is not repaired.

@@ -8,6 +8,8 @@
     keys             keys as text, and values as bytes; pure
     source           rows of the source, in columns or as the events that the pipeline makes of them
     sql_table        a replica in PostgreSQL
+    spanner_table    a replica in Spanner
+    spanner_values   values as a table of Spanner has them; pure
     columnar_rows    rows in the form of sinks with columns
     columnar_table   a replica in Delta or Iceberg
     replayed_files   the rows of published files, whose changes are replayed

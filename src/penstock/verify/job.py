@@ -31,7 +31,7 @@ ROUNDS = 10
 _COLUMN_FILES = ("avro", "parquet")
 _FILES = (*_COLUMN_FILES, "files")
 """Sinks whose files are replayed."""
-_TARGETS = ("postgresql", "delta", "iceberg", *_FILES)
+_TARGETS = ("postgresql", "spanner", "delta", "iceberg", *_FILES)
 _FORMATS = (NATIVE, "envelope")
 """Formats of lines that tell the version and all values of a change."""
 _SYSTEMS: Mapping[str, Callable[[], System]] = {
@@ -52,8 +52,8 @@ _WHY_NO_FORMAT = {
 }
 _NO_VERSION = "its records have no version that names the transaction of a change"
 _NO_ROWS = (
-    "it has no current rows that can be read by their keys: only PostgreSQL, Delta and Iceberg have them, and "
-    "files are replayed"
+    "it has no current rows that can be read by their keys: only PostgreSQL, Spanner, Delta and Iceberg have them, "
+    "and files are replayed"
 )
 
 _KEYS_IN_REQUEST = 1_000
@@ -104,7 +104,7 @@ class TableResult:
 
 
 class _Table(NamedTuple):
-    """A table to compare. `target`: see `SqlTable` and `ColumnarTable`, which have the same methods."""
+    """A table to compare. `target`: see `SqlTable`, `SpannerTable` and `ColumnarTable`, which have the same methods."""
 
     source: SourceTable
     target: Any
@@ -406,6 +406,12 @@ def _target_maker(target: Any, sink: str, job: str, stack: ExitStack, *, has_tex
         return lambda source, rows, schema: SqlTable(
             target, session, target.table_of_source(source), has_texts
         )
+    if sink == "spanner":
+        from penstock.io.spanner.sink.target import table_of
+        from penstock.verify.spanner_table import SpannerTable, client_of
+
+        client = client_of(target)
+        return lambda source, rows, schema: SpannerTable(client, table_of(source))
     from penstock.verify.columnar_table import ColumnarTable
 
     writer = sink_name(f"{WRITE}/Publish")

@@ -21,7 +21,7 @@ def _enc_hook(value: object) -> object:
     raise NotImplementedError(f"a row holds a {type(value).__name__}")
 
 
-_INTEGERS = frozenset(
+INTEGERS = frozenset(
     (Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64)
 )
 NO_KEY = "null"
@@ -66,6 +66,6 @@ def _key_value(kind: Kind, value: Any) -> Any:
         return b64decode(value)
     if kind is Kind.DECIMAL:
         return Decimal(value)
-    if kind in _INTEGERS and not isinstance(value, int):
+    if kind in INTEGERS and not isinstance(value, int):
         raise ValueError(f"a key of another type than {kind}")
     return value

@@ -18,14 +18,24 @@ from penstock.io.spanner.sink import sender as sender_module
 from penstock.io.spanner.sink.options import TRANSACTION_TAG
 from penstock.io.spanner.sink.target import SpannerTarget
 from penstock.io.spanner.sink.write import connector_of
-from penstock.io.staging.delivery import Delivery, LedgerConflictError, Refusal, Sent, TargetUnavailableError
+from penstock.io.staging.delivery import (
+    Delivery,
+    LedgerConflictError,
+    Refusal,
+    RefusalError,
+    Sent,
+    TargetUnavailableError,
+)
 from penstock.io.staging.send import SendBatchesFn
 from penstock_emulators.spanner import SpannerEmulator
 from tests.support.changing_table import SCHEMA, changed_table
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 
-DDL = ["CREATE TABLE orders (k INT64 NOT NULL, a INT64, b INT64, c INT64, t STRING(5)) PRIMARY KEY (k)"]
+DDL = [
+    "CREATE TABLE orders (k INT64 NOT NULL, a INT64, b INT64, c INT64, t STRING(5)) PRIMARY KEY (k)",
+    "CREATE TABLE pairs (one INT64 NOT NULL, two INT64 NOT NULL) PRIMARY KEY (two, one)",
+]
 SOURCE_WITHOUT_SCHEMA = Source("spanner", "srv", "shop", "", "orders")
 _NUMBERS = itertools.count()
 
@@ -227,6 +237,28 @@ def test_refused_row_is_reported_again_by_each_repeat_and_the_others_are_written
         assert [each.index for each in sent.refused] == [3]
         assert isinstance(sent.refused[0], Refusal)
     assert [key for key, *_ in target.rows()] == [1, 2, 3, 5, 6, 7]
+
+
+def pair(number: int, op: Op, key: dict[str, int]) -> ChangeEvent:
+    columns = [Column(name, ColumnType(Kind.INT64), False, place) for place, name in enumerate(key, 1)]
+    after = None if op is Op.DELETE else key
+    source = msgspec.structs.replace(SOURCE_WITHOUT_SCHEMA, table="pairs")
+    return ChangeEvent(source, op, number, key, None, after, Version(number), TableSchema(tuple(columns)))
+
+
+def test_a_row_is_deleted_by_the_key_of_the_target_also_if_the_source_has_another_order(
+    target: Target,
+) -> None:
+    target.deliver([pair(1, Op.CREATE, {"one": 1, "two": 2}), pair(2, Op.CREATE, {"one": 2, "two": 1})])
+    target.deliver([pair(3, Op.DELETE, {"one": 1, "two": 2})])
+    assert target.rows("SELECT one, two FROM pairs") == [(2, 1)]
+
+
+def test_a_row_with_another_key_than_the_target_is_refused(target: Target) -> None:
+    with pytest.raises(
+        RefusalError, match=r"primary key of the target is \(two, one\).*row is \(one, three\)"
+    ):
+        target.deliver([pair(1, Op.DELETE, {"one": 1, "three": 2})])
 
 
 @pytest.mark.parametrize("check", [True, False], ids=["checked", "not checked"])

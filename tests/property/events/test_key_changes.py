@@ -128,7 +128,7 @@ class SpannerTable:
 
     def send(self, events: list[ChangeEvent], shards: int) -> None:
         for changes in fold(events).values():
-            _write_table(self, changes)
+            _write_table(self, changes, [column.name for column in changes.schema.key_columns])
 
     def read(self, table: str, columns: Any, keys: Any) -> list[tuple[Any, ...]]:
         found = [(tuple(key), self._versions.get(tuple(key))) for key in keys.keys]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -73,5 +72,5 @@ def test_the_guard_sends_the_signal_that_it_is_given() -> None:
     assert child.stdout is not None
     assert child.stdin is not None
     child.stdout.readline()
-    os.close(child.stdin.fileno())
+    child.stdin.close()
     assert child.wait(60) == 7

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from penstock_emulators.simulated_spanner.column_type import POSTGRESQL
 from penstock_emulators.simulated_spanner.errors import invalid
 from penstock_emulators.simulated_spanner.schema import Schema, duration_seconds
 from penstock_emulators.simulated_spanner.stream_ddl import alter_stream, create_stream
@@ -68,7 +69,10 @@ def _drop_stream(schema: Schema, reader: Reader) -> None:
 
 def _create_schema(schema: Schema, reader: Reader) -> None:
     reader.accept("IF NOT EXISTS")
-    schema.named_schemas.append(reader.identifier())
+    name = reader.identifier()
+    if schema.dialect != POSTGRESQL and name.lower() == "public":
+        raise invalid("Schema name not valid: public.")
+    schema.named_schemas.append(name)
 
 
 def _create_placement(schema: Schema, reader: Reader) -> None:
