@@ -8,9 +8,13 @@ and in a campaign. Elsewhere such tests are left out if an emulator is missing, 
 many and how to get the emulators. Tests in a browser (marker `browser`) and with Prometheus (marker `prometheus`) are
 left out wherever it is missing.
 
-The marker `long` is for a test that takes a core for half a minute, such as a pipeline that is killed several times:
-`make long` runs it, and CI does after `make test`. The marker `campaign` is for a second representative of a claim:
-`make campaign` runs it. A command that names the file of such a test, or the test itself, runs it too.
+`make test` keeps one representative of each promise. What shows the same promise once more, such as with another
+service, sink, mode, seed, table format or dialect, or takes more than about four seconds of a core has the marker
+`long`, except the only quick test of a promise: `make long` runs it, and CI does after `make test`. The marker
+`long_cases` makes `long` of those parameters of a test that it names. The marker `campaign` is for what needs more time
+than CI has: `make campaign` runs it. A command that names the file of such a test, or the test itself, runs it too.
+
+`make check` runs tests/unit without the marker `slow`, which is for what takes more than a second.
 """
 
 from __future__ import annotations
@@ -104,6 +108,14 @@ def pytest_report_header() -> str:
 def campaign() -> Campaign:
     """The size and the seed of this run, and the folder of its evidence."""
     return _CAMPAIGN
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test as `long` if the marker `long_cases` has one of its parameters, as it is written in the test's id."""
+    parameters = f"-{item.callspec.id}-" if hasattr(item, "callspec") else ""
+    for marker in item.iter_markers("long_cases"):
+        if any(f"-{case}-" in parameters for case in marker.args):
+            item.add_marker(pytest.mark.long(**marker.kwargs))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -146,7 +146,7 @@ def test_an_emulator_runs_from_an_installed_copy(installed: Mapping[str, str], t
     assert where.startswith(installed["PYTHONPATH"])
 
 
-@pytest.mark.slow
+@pytest.mark.long(seconds=15)
 def test_every_module_and_public_name_can_be_imported_from_an_installed_copy(
     installed: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -281,7 +281,7 @@ for extra, names in json.loads(sys.argv[1]).items():
 """Imports modules in processes that see only what the base install and one extra bring."""
 
 
-@pytest.mark.slow
+@pytest.mark.long(seconds=15)
 def test_each_part_imports_with_its_extra_alone(installed: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / "imported.py").write_text(IMPORTED_WITH)
     asked = {"": [*WITHOUT_EXTRAS, *NEEDS], **{extra: list(NEEDS) for extra in NEEDS.values()}}

@@ -36,6 +36,10 @@ MARKERS = {
     "bigtable": [pytest.mark.emulator, pytest.mark.slow],
     "spark": [pytest.mark.spark],
 }
+services = pytest.mark.long_cases(
+    "iceberg", "kafka", "sql", "pubsub", "bigtable", "bigquery", "spark", seconds=5
+)
+"""`make test` sees a pipeline of each sink without faults, and all faults with files, Delta and Spanner."""
 RETRIES = 3
 """Tries of an epoch in which a driver may be fenced by another one."""
 _PLACES = itertools.count()
@@ -115,6 +119,7 @@ def test_every_change_is_there_once_and_the_refused_row_is_in_the_error_output(r
     assert run.faults() == []
 
 
+@services
 def test_an_epoch_that_is_sent_twice_changes_nothing(run: SinkRun) -> None:
     """The driver dies after each publication, before the commit that would say so."""
     failed = 0
@@ -128,6 +133,7 @@ def test_an_epoch_that_is_sent_twice_changes_nothing(run: SinkRun) -> None:
     assert run.faults() == []
 
 
+@services
 @THREADS_END
 def test_a_crash_at_any_request_loses_and_doubles_nothing(run: SinkRun, campaign: Any) -> None:
     rng, total = campaign.random("crashes"), requests_of(run)
@@ -149,6 +155,7 @@ def test_a_crash_at_any_request_loses_and_doubles_nothing(run: SinkRun, campaign
     assert run.faults() == []
 
 
+@services
 @pytest.mark.parametrize("fate", [Fate.REQUEST_LOST, Fate.ANSWER_LOST], ids=lambda fate: fate.name)
 def test_requests_that_fail_for_a_while_are_repeated_until_they_succeed(
     run: SinkRun, campaign: Any, fate: Fate
@@ -161,6 +168,7 @@ def test_requests_that_fail_for_a_while_are_repeated_until_they_succeed(
     assert run.faults() == []
 
 
+@services
 @pytest.mark.parametrize("part", [0.4, 0.7])
 def test_a_driver_that_was_paused_and_wakes_up_after_its_successor_changes_nothing(
     run: SinkRun, patch: pytest.MonkeyPatch, part: float
@@ -208,6 +216,7 @@ def end_of_paused_driver(run: SinkRun, number: int) -> BaseException | None:
     return ends[0] if ends else None
 
 
+@services
 @THREADS_END
 def test_a_batch_of_many_requests_is_whole_after_a_crash_in_its_middle(
     run: SinkRun, patch: pytest.MonkeyPatch, campaign: Any
@@ -227,6 +236,7 @@ def test_a_batch_of_many_requests_is_whole_after_a_crash_in_its_middle(
     assert run.faults() == []
 
 
+@services
 def test_without_an_error_output_a_refused_row_ends_the_pipeline_and_nothing_is_lost(run: SinkRun) -> None:
     with pytest.raises(EpochFailedError) as failed:
         run(error_output=False)
@@ -237,6 +247,7 @@ def test_without_an_error_output_a_refused_row_ends_the_pipeline_and_nothing_is_
     assert run.faults() == []
 
 
+@services
 def test_a_copy_of_the_checkpoint_is_refused(run: SinkRun) -> None:
     """Both continue with the same record, so both drivers have the same generation and the same epochs."""
     if not run.target.has_ledger:

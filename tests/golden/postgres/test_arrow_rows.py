@@ -189,6 +189,7 @@ def histories(draw: Any, types: dict[str, tuple[int, int]] = COLUMNS) -> tuple[A
     return of, made
 
 
+@pytest.mark.long(seconds=5)
 @given(histories(), st.booleans())
 def test_rows_without_events_equal_those_of_events(history: Any, long: bool) -> None:
     _, few = history

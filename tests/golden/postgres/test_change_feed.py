@@ -63,6 +63,7 @@ def feed(events: Sequence[Any], of: Any, layout: str = "table") -> list[str] | s
     ]
 
 
+@pytest.mark.long_cases("events", seconds=5)
 @pytest.mark.parametrize("layout", ["table", "events"])
 @settings(max_examples=60)
 @given(histories())

@@ -134,6 +134,7 @@ def test_a_value_has_the_same_bytes_without_an_event(new: Any, old: Any, lsn: in
         assert by_record == by_event
 
 
+@pytest.mark.long_cases("False", seconds=5)
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_lines_of_whole_batches_are_the_values_of_the_records_one_by_one(name: str, keyed: bool) -> None:
@@ -158,6 +159,7 @@ def test_the_lines_of_whole_batches_are_the_values_of_the_records_one_by_one(nam
         assert found == expected
 
 
+@pytest.mark.long_cases("False", seconds=5)
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_lines_of_rows_that_are_not_decoded_are_those_of_their_records(name: str, keyed: bool) -> None:

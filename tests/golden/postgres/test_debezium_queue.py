@@ -83,6 +83,7 @@ def outcome(make: Callable[[], Staged]) -> Staged | str:
         return str(error)
 
 
+@pytest.mark.long_cases("1", seconds=5)
 @pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_recorded_history_has_the_same_records_without_events(name: str, shards: int) -> None:
@@ -128,6 +129,7 @@ def test_a_change_has_the_same_records_without_an_event(new: Any, old: Any, lsn:
         assert made == outcome(lambda record=record: by_events([(record, 5)], format, shards))
 
 
+@pytest.mark.long_cases("default-1", "nanoseconds", "microseconds", "time_microseconds", seconds=5)
 @pytest.mark.parametrize(("name", "shards"), [("default", 1), *((name, 4) for name in OPTIONS)])
 def test_rows_that_are_not_decoded_have_the_records_of_their_events(name: str, shards: int) -> None:
     format = DebeziumFormat(name, **OPTIONS[name])

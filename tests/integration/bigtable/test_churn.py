@@ -33,6 +33,7 @@ def check(driver: Epochs, table: Any) -> None:
     assert replayed(driver.committed) == table.cells()
 
 
+@pytest.mark.long(seconds=5)
 @pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.campaign), 3])
 def test_replay_equals_the_table_through_churn_and_crashes(
     table: Any, writers: Callable[..., Any], parts: int, campaign: Any
@@ -90,6 +91,7 @@ def test_sixteen_layout_changes_a_second_stall_nothing(
     )
 
 
+@pytest.mark.long(seconds=5)
 def test_broken_calls_wide_tokens_and_ends_without_a_close_lose_and_repeat_nothing(
     table: Any, writers: Callable[..., Any], campaign: Any
 ) -> None:

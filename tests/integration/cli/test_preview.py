@@ -43,6 +43,7 @@ def slots(server: PostgresServer) -> list[Any]:
         return client.execute(SLOTS).fetchall()
 
 
+@pytest.mark.long(seconds=10)
 def test_a_preview_shows_masked_rows_and_leaves_no_trace(
     server: PostgresServer, penstock: list[str], tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_stopped_and_killed_runs_continue_without_loss_or_repeat(
     assert len(identities) == len(lines) == 300
 
 
+@pytest.mark.long(seconds=10)
 def test_losing_the_reader_of_messages_does_not_stop_the_work(
     start: Any, shop: Any, published: Published, penstock: list[str], tmp_path: Path
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_stream_that_does_not_exist_is_refused_before_anything_is_read(
     assert "Nothing" in error["message"]
 
 
+@pytest.mark.long(seconds=5)
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(
     start: Any, shop: Any, penstock: list[str], tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def test_records_of_a_key_are_in_one_partition_in_commit_order(target: Target) -
     assert any(message.value() is None for message in target.messages())
 
 
+@pytest.mark.long(seconds=5)
 def test_a_consumer_of_a_change_feed_has_the_table_by_the_keys_of_its_records(broker: KafkaBroker) -> None:
     table = changed_table(4, 120, partial=False, truncates=False)
     target = Target(broker, format=ChangeFeedFormat(), topic="feed-of-orders")

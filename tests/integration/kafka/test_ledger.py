@@ -27,6 +27,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     broker.stop()
 
 
+@pytest.mark.long_cases("the request for the transaction", seconds=5)
 @pytest.mark.parametrize(
     "lost", [0, 1], ids=["the request for the transaction", "the request for the offset"]
 )

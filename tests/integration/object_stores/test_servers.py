@@ -91,6 +91,7 @@ def test_keys_with_special_characters_are_kept(store):
     assert store.read("d/50%25") == b"50%25"
 
 
+@pytest.mark.long(seconds=5)
 def test_a_listing_of_more_than_a_page_is_complete_and_its_deletion_too(store):
     names = [f"{number:04d}" for number in range(1003)]
     with ThreadPoolExecutor(16) as pool:

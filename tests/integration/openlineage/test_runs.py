@@ -171,6 +171,7 @@ def test_a_failure_is_reported_without_values_of_rows(
     assert receiver.events[-1] is failed
 
 
+@pytest.mark.long_cases("down", seconds=5)
 @pytest.mark.parametrize("holds", [False, True], ids=["down", "silent"])
 def test_a_server_that_does_not_answer_costs_one_warning(
     spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, holds: bool

@@ -30,6 +30,7 @@ def helped_calls(timeline: Path) -> int:
     return sum(entry["calls"] for entry in entries)
 
 
+@pytest.mark.long(seconds=25)
 def test_an_idle_task_helps_to_format_and_its_death_changes_nothing(tmp_path: Path) -> None:
     with PostgresServer.start(version=VERSIONS[-1]) as server:
         database = Database(server)

@@ -55,6 +55,7 @@ def caught_up(database: Any, read: Epochs) -> None:
         read.run(0.2)
 
 
+@pytest.mark.long(seconds=5)
 def test_rows_of_a_table_that_joins_are_read_once_through_crashes(database: Any) -> None:
     database.execute("create table orders (id int primary key)")
     database.publish("for table orders")

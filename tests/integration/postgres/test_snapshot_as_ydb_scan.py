@@ -81,6 +81,7 @@ def scan_with_writers(reader: Snapshots) -> int:
     return number
 
 
+@pytest.mark.long(seconds=5)
 def test_the_original_value_of_each_row_comes_once_and_before_its_changes(original, caplog):
     reader = scanning(original)
     original.execute("update t set v = 'before the snapshot' where id = 1")
@@ -116,6 +117,7 @@ def test_a_snapshot_that_the_server_lost_is_finished_by_merging(original, caplog
     assert reader.replayed("t") == contents(original, "t")
 
 
+@pytest.mark.long(seconds=5)
 @pytest.mark.parametrize(
     "change",
     [
@@ -178,6 +180,7 @@ def run_until(reader: Snapshots, report: str) -> None:
     wait_until(lambda: report in reader.types() or reader.epochs.run(0.1, steps=1) is None)
 
 
+@pytest.mark.long(seconds=10)
 def test_a_paused_initial_snapshot_does_not_hold_changes_back(original: Database, tmp_path: Path) -> None:
     reader = scanning_with_signals(original, tmp_path)
     write_signal(tmp_path, "pause", "pause-snapshot", {}, 1)

@@ -195,6 +195,7 @@ def test_a_mark_is_no_message_of_the_data() -> None:
         )
 
 
+@pytest.mark.long_cases("False", seconds=5)
 @pytest.mark.parametrize("ordering", [True, False])
 def test_batch_is_published_after_an_outage(
     ordering: bool, emulator: PubSubEmulator, monkeypatch: pytest.MonkeyPatch

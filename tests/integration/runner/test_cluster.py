@@ -152,6 +152,7 @@ def test_an_executor_that_dies_between_read_and_process_voids_the_epoch_and_lose
     assert "EpochAbortedError" in (tmp_path / "errors").read_text()
 
 
+@pytest.mark.long(seconds=25)
 def test_a_killed_python_worker_costs_nothing(
     run: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = "tests.integration.runner.programs.logs"
 
 
+@pytest.mark.long(seconds=10)
 def test_logs_of_a_dofn_appear_at_the_level_of_the_driver_and_of_beams_options() -> None:
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM, '--sdk_harness_log_level_overrides={"silenced": "ERROR"}'],

@@ -55,6 +55,7 @@ def test_under_spark_submit_the_settings_of_the_submission_are_used(tmp_path: Pa
     assert "--spark_master and --spark_conf do not count under spark-submit" in said
 
 
+@pytest.mark.long(seconds=5)
 def test_a_context_that_the_runner_creates_has_every_setting_and_the_master(tmp_path: Path) -> None:
     settings = {"spark.master": "local[1]", "spark.worker.x": "y"}
     found, _ = _settings(tmp_path, sys.executable, master=None, settings=settings)

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=30)]
 ROWS = 50
 
 
+@pytest.mark.long_cases("Copy", seconds=10)
 @pytest.mark.parametrize("target", [Lake, Copy])
 def test_a_refilled_table_has_the_rows_of_its_source(target: type[Lake | Copy], tmp_path: Path) -> None:
     with PostgresServer.start(version=VERSIONS[-1]) as server:

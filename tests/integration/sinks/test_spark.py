@@ -132,6 +132,7 @@ def test_each_change_is_written_once_though_a_paused_driver_wakes_up_in_the_midd
     read_back()
 
 
+@pytest.mark.long(seconds=10)
 def test_structs_have_the_columns_of_the_table_and_its_types(spark: Any, tmp_path: Path):
     def save(dataframe: Any, epoch_id: int) -> None:
         dataframe.select("key.id", "after.name").write.mode("overwrite").parquet(

@@ -47,7 +47,7 @@ def assert_order_of_each_key(records: list[DataChangeRecord]) -> None:
             last[key] = record.commit_timestamp
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.long(seconds=5)
 @pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.campaign), 3])
 def test_a_read_without_an_end_continues_a_bounded_one_under_churn(
     database: Any, writers: Callable[..., Any], epochs: Callable[..., Any], parts: int

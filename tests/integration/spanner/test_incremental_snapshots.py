@@ -75,6 +75,7 @@ def assert_rows_follow_only_what_they_see(found: list[DataChangeRecord]) -> None
                 emitted[key] = record.commit_timestamp
 
 
+@pytest.mark.long_cases("google", seconds=15)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "capture", ["OLD_AND_NEW_VALUES", pytest.param("NEW_ROW", marks=pytest.mark.campaign)]
@@ -107,6 +108,7 @@ def test_rows_that_change_while_chunks_are_read_give_the_tables(
     assert driver.widest > 1, "the partitions were never dealt"
 
 
+@pytest.mark.long_cases("google", seconds=5)
 @pytest.mark.slow
 def test_a_surrogate_key_a_condition_and_a_signal_table_work(emulator: Any, new_database: Any) -> None:
     signals = "CREATE TABLE Signals (id STRING(64), type STRING(64), data STRING(MAX)) PRIMARY KEY (id)"
@@ -142,6 +144,7 @@ def test_a_surrogate_key_a_condition_and_a_signal_table_work(emulator: Any, new_
     assert statuses == {"Accounts": "SUCCEEDED", "Orders": "SUCCEEDED", "Nothing": "UNKNOWN_SCHEMA"}
 
 
+@pytest.mark.long_cases("google", seconds=5)
 @pytest.mark.slow
 def test_rows_of_a_table_that_joins_the_stream_are_read_once_through_crashes(
     emulator: Any, new_database: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any

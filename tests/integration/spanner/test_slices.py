@@ -34,6 +34,7 @@ def rows(stream: SpannerSlices, start: Any, end: Any) -> list[tuple[Any, ...]]:
     )
 
 
+@pytest.mark.long_cases("google", seconds=5)
 @on_both_services
 @pytest.mark.slow(seconds=15)
 def test_slices_under_churn_have_each_committed_row_once(database: Any) -> None:

@@ -64,6 +64,7 @@ def values(records: list[DataChangeRecord]) -> list[tuple[str, int, str]]:
     ]
 
 
+@pytest.mark.long_cases("google", seconds=5)
 @pytest.mark.parametrize("data_boost", [False, True])
 def test_a_table_is_read_as_it_was_at_one_commit(database: Any, data_boost: bool) -> None:
     insert(database, "Accounts", dict.fromkeys(range(2000), "old"))
@@ -75,6 +76,7 @@ def test_a_table_is_read_as_it_was_at_one_commit(database: Any, data_boost: bool
     assert {record.commit_timestamp for record in driver.committed} == {at}
 
 
+@pytest.mark.long_cases("google", seconds=5)
 def test_a_read_that_is_stopped_often_reads_each_row_once(database: Any) -> None:
     for start in range(0, 3000, 500):
         insert(database, "Accounts", dict.fromkeys(range(start, start + 500), "a" * 4000))
@@ -275,6 +277,7 @@ def write_values(database: Any, columns: list[str], row: list[Any]) -> int:
     return nanoseconds_of(api.commit(request=request).commit_timestamp)
 
 
+@pytest.mark.long_cases("google", seconds=5)
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["", ", partition_mode = 'MUTABLE_KEY_RANGE'"])
 def test_a_postgresql_stream_of_both_partition_modes_follows_its_snapshot(
@@ -314,6 +317,7 @@ def insert_numbers(client: Any, rows: dict[int, str]) -> int:
     return nanoseconds_of(batch.committed)
 
 
+@pytest.mark.long_cases("google", seconds=5)
 @pytest.mark.slow
 @pytest.mark.parametrize("data_boost", [pytest.param(False, marks=pytest.mark.campaign), True])
 def test_snapshot_and_changes_replay_to_the_tables_through_writers_and_crashes(

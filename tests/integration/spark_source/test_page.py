@@ -185,6 +185,7 @@ def test_merge_follows_changes_of_keys_as_the_table_of_our_sink_does(spark: Any,
     assert sum(changed_key(event) is not None for event in events) > 5
 
 
+@pytest.mark.long(seconds=5)
 def test_the_example_of_ydb(spark: Any, tmp_path: Path) -> None:
     with YdbEmulator.start() as service:
         control = service.control

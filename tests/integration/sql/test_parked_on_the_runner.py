@@ -46,6 +46,7 @@ def target(database: Database) -> Postgres:
     return Postgres(database)
 
 
+@pytest.mark.long_cases("1", seconds=5)
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_refused_table_is_parked_and_exact_after_its_resume(
     target: Postgres, tmp_path: Path, shards: int

@@ -97,6 +97,7 @@ def test_a_shard_that_prepared_before_a_rename_writes_to_the_column_of_now(datab
     assert target.live(columns="k, x, a") == [(1, 10, None), (2, 20, 200), (3, 30, None)]
 
 
+@pytest.mark.long_cases("1", "2", seconds=5)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_ddl_of_a_real_server_ends_with_the_table_of_the_source(database: Database, seed: int) -> None:
     """The source describes a schema after its first change, and the target gets it in batches of four shards."""

@@ -38,6 +38,7 @@ def service(name: str, seed: int) -> Iterator[Any]:
         yield emulator
 
 
+@pytest.mark.long(seconds=10)
 def test_every_transfer_is_whole_once_and_behind_no_barrier(
     request: pytest.FixtureRequest, tmp_path: Path, campaign: Any
 ) -> None:

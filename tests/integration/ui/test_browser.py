@@ -295,6 +295,7 @@ def test_the_keyboard_reaches_everything(page: Any, address: str) -> None:
     assert page.get_by_role("heading", level=1).inner_text().endswith("failed")
 
 
+@pytest.mark.long_cases("dark", seconds=5)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_rule_of_accessibility_is_broken(chromium: Any, seen: Seen, address: str, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe

@@ -31,6 +31,7 @@ def rows(stream: YdbSlices, start: Any, end: Any) -> list[dict[str, Any]]:
     return change_feed(events(stream, start, end), columns).to_pylist()
 
 
+@pytest.mark.long(seconds=5)
 def test_slices_of_a_busy_topic_lose_nothing_repeat_nothing_and_are_equal_when_repeated(
     new_table: Any,
 ) -> None:

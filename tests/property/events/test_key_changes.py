@@ -172,6 +172,7 @@ REFUSALS = (NotReplicableError, RefusalError, RowFaultError)
 SENDERS = [SqlTable, SpannerTable, BigQueryTable]
 
 
+@pytest.mark.long_cases("False", seconds=5)
 @pytest.mark.parametrize("table", SENDERS)
 @pytest.mark.parametrize("whole", [False, True])
 @settings(max_examples=150)

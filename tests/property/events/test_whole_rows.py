@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +71,7 @@ def test_the_newest_rows_are_those_that_the_events_make(events: list[ChangeEvent
     assert len(made) == len(by_key(made))
 
 
+@pytest.mark.long(seconds=5)
 @settings(max_examples=200)
 @given(row_events(known=KNOWN, timestamps=MICROS, whole_rows=True))
 def test_rows_are_equal_from_change_rows_and_from_events_and_become_the_events(event: ChangeEvent) -> None:

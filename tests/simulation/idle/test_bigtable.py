@@ -139,7 +139,7 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long(seconds=5))])
 @pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
 def test_heartbeats_always_advance_the_watermark_of_an_idle_table(
     worlds: Any, configuration: Configuration, seed: int

@@ -103,7 +103,7 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long(seconds=5))])
 @pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
 def test_heartbeats_always_advance_the_watermark_of_an_idle_change_stream(
     worlds: Callable[[int], VirtualTime], configuration: Configuration, seed: int
@@ -114,6 +114,7 @@ def test_heartbeats_always_advance_the_watermark_of_an_idle_change_stream(
     reading.check()
 
 
+@pytest.mark.long(seconds=5)
 def test_a_partition_that_is_refused_alone_for_long_gets_a_warning(
     worlds: Callable[[int], VirtualTime], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def _identity(record: LogRecord) -> tuple[int, str]:
     return record.lsn, record.table.name if record.table else ""
 
 
+@pytest.mark.long(seconds=5)
 def test_a_thousand_logs_in_slices_lose_nothing_repeat_nothing_and_keep_the_order() -> None:
     crashes = 0
     for seed in range(HISTORIES):
@@ -161,6 +162,7 @@ def test_a_thousand_logs_in_slices_lose_nothing_repeat_nothing_and_keep_the_orde
     assert crashes > HISTORIES, "the histories do not crash enough to show anything"
 
 
+@pytest.mark.long_cases("2", "3", "4", seconds=5)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_crash_at_every_call_of_the_api_changes_nothing(seed: int) -> None:
     undisturbed = SlicedReading(seed, crash_at=0)

@@ -82,6 +82,7 @@ def run_many(campaign, salt: str, runs: int, *, drivers: int, objects: bool = Fa
     return dict(figures)
 
 
+@pytest.mark.long(seconds=5)
 def test_one_driver_publishes_exactly_once_despite_crashes(campaign):
     figures = run_many(campaign, "one", campaign.size(300, 20_000), drivers=0)
     assert min(figures["crashed"], figures["aborted"], figures["unknown"], figures["side files"]) > 20
@@ -95,13 +96,14 @@ def test_two_drivers_paused_anywhere_publish_exactly_once(campaign):
     campaign.record("protocol-simulation-two-drivers", **figures)
 
 
+@pytest.mark.long(seconds=5)
 def test_one_driver_on_an_object_store_publishes_exactly_once_despite_crashes(campaign):
     figures = run_many(campaign, "one-object", campaign.size(300, 20_000), drivers=0, objects=True)
     assert min(figures["crashed"], figures["aborted"], figures["unknown"], figures["side files"]) > 20
     campaign.record("protocol-simulation-objects-one-driver", **figures)
 
 
-@pytest.mark.slow
+@pytest.mark.long(seconds=20)
 def test_two_drivers_on_an_object_store_publish_exactly_once(campaign):
     figures = run_many(campaign, "two-object", campaign.size(400, 60_000), drivers=3, objects=True)
     assert min(figures["crashed"], figures["superseded"], figures["unknown"], figures["side files"]) > 100

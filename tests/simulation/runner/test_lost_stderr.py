@@ -44,6 +44,7 @@ def _full_disk() -> int:
     return os.open("/dev/full", os.O_WRONLY)
 
 
+@pytest.mark.long_cases("_full_disk", seconds=5)
 @pytest.mark.parametrize("stderr", [_broken_pipe, _full_disk])
 def test_a_pipeline_ends_normally_when_its_messages_cannot_be_written(stderr: Callable[[], int]) -> None:
     descriptor = stderr()
@@ -63,6 +64,7 @@ def test_a_pipeline_ends_normally_when_its_messages_cannot_be_written(stderr: Ca
     assert done.stdout == "done\n"
 
 
+@pytest.mark.long(seconds=5)
 def test_a_pipeline_ends_normally_without_standard_error() -> None:
     command = f"exec {sys.executable} -c '{PROGRAM.replace(chr(39), chr(34))}' 2>&-"
     done = subprocess.run(

@@ -112,6 +112,7 @@ def read_endlessly(name: str, folder: Path) -> None:
     )
 
 
+@pytest.mark.long_cases("1000", seconds=5)
 @pytest.mark.parametrize(
     "epochs", [2, 1000, *(pytest.param(each, marks=pytest.mark.campaign) for each in (0, 1, 3, 4, 5, 7))]
 )

@@ -321,7 +321,7 @@ def test_a_driver_crash_at_any_step_loses_repeats_and_reorders_nothing(tmp_path:
     assert _campaign(tmp_path, seeds, campaign, windowed=False) > len(seeds), "drivers were killed"
 
 
-@pytest.mark.slow
+@pytest.mark.long(seconds=20)
 def test_panes_timers_and_side_inputs_are_exact_after_a_driver_crash_at_any_step(
     tmp_path: Path, campaign: Any
 ) -> None:

@@ -181,6 +181,7 @@ def killed_at(lake: Any, crash: CrashPoint) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long_cases("Iceberg", seconds=15)
 @pytest.mark.parametrize(
     "partition_by", [[], pytest.param(["op"], marks=pytest.mark.long(seconds=10), id="partitions")]
 )
@@ -213,6 +214,7 @@ def test_a_kill_at_any_step_loses_and_doubles_no_row_and_leaves_no_file(
     assert killed
 
 
+@pytest.mark.long_cases("Iceberg", seconds=5)
 def test_files_of_a_failed_epoch_are_deleted_and_no_others(lake: Any, tmp_path: Path) -> None:
     failed = False
 
@@ -304,6 +306,7 @@ def test_a_table_that_is_left_out_after_its_files_were_written_keeps_none_of_the
     assert len(lake(tmp_path).rows("orders")) == EVENTS // 2
 
 
+@pytest.mark.long_cases("Iceberg", seconds=5)
 @pytest.mark.parametrize("step", [0, 1], ids=["a file of a task", "the commit of the table"])
 def test_a_kill_right_after_a_step_leaves_no_file_without_a_commit(
     lake: Any, tmp_path: Path, step: int

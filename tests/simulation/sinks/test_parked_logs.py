@@ -66,6 +66,7 @@ def changes(events: Sequence[Sequence[ChangeEvent]], table: str) -> list[tuple[i
     ]
 
 
+@pytest.mark.long_cases("Iceberg", seconds=5)
 def test_a_refused_log_is_parked_and_has_each_change_once_after_its_resume(
     target: Any, tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_refused_log_is_parked_and_has_each_change_once_after_its_resume(
     assert job.left_behind() == set()
 
 
+@pytest.mark.long_cases("Iceberg", seconds=5)
 @pytest.mark.parametrize("action", ["skip", "refill"])
 def test_data_files_of_a_skipped_log_are_deleted_and_no_others(
     target: Any, action: str, tmp_path: Path
@@ -106,6 +108,7 @@ def test_data_files_of_a_skipped_log_are_deleted_and_no_others(
     assert job.left_behind() == set()
 
 
+@pytest.mark.long_cases("Iceberg", seconds=5)
 def test_a_log_that_was_parked_in_another_mode_is_refused_and_loses_nothing(
     target: Any, tmp_path: Path
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_log_that_was_parked_in_another_mode_is_refused_and_loses_nothing(
     assert job.log("bad") == changes(events, "bad")
 
 
+@pytest.mark.long_cases("Iceberg", seconds=10)
 def test_a_kill_at_any_step_of_parking_and_resuming_loses_and_doubles_no_change(
     target: Any, tmp_path: Path, campaign: Any
 ) -> None:

@@ -190,6 +190,7 @@ def live(target: Any, table: str) -> dict[int, str]:
     return found
 
 
+@pytest.mark.long_cases("Iceberg", "Delta-history", seconds=5)
 @pytest.mark.parametrize(
     ("target", "mode"), [(Delta, "current"), (Delta, "history"), (Iceberg, "history")], indirect=["target"]
 )
@@ -265,6 +266,7 @@ def test_a_skipped_table_goes_on_with_the_next_changes(target: Any, tmp_path: Pa
     ]
 
 
+@pytest.mark.long_cases("Iceberg", seconds=5)
 @pytest.mark.parametrize(
     ("target", "mode"),
     [(Delta, "current"), (Delta, "history"), (Iceberg, "current"), (Iceberg, "history")],

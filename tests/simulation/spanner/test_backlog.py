@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 LEEWAY_MB = 16
 
 
-@pytest.mark.slow
+@pytest.mark.long(seconds=5)
 def test_a_backlog_of_many_partitions_is_read_in_flat_memory(campaign: Any) -> None:
     partitions, mods = campaign.size(200, 5_000), campaign.size(400_000, 5_000_000)
     command = [sys.executable, "-m", "tests.simulation.spanner.backlog", str(partitions), str(mods)]

@@ -25,6 +25,7 @@ def test_a_thousand_histories_keep_order_lose_nothing_and_report_correct_waterma
     assert crashes > HISTORIES, "the histories do not crash enough to show anything"
 
 
+@pytest.mark.long_cases("1", seconds=5)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_crash_at_every_single_step_changes_nothing(reading: Any, seed: int) -> None:
     undisturbed = reading(seed)
@@ -33,6 +34,7 @@ def test_a_crash_at_every_single_step_changes_nothing(reading: Any, seed: int) -
         reading(seed, crash_at=step).run()
 
 
+@pytest.mark.long(seconds=5)
 def test_histories_with_moves_keep_order_lose_nothing_and_report_correct_watermarks(
     reading: Any, campaign: Any
 ) -> None:
@@ -47,6 +49,7 @@ def test_histories_with_moves_keep_order_lose_nothing_and_report_correct_waterma
     assert crashes > 60, "the histories do not crash enough to show anything"
 
 
+@pytest.mark.long(seconds=5)
 def test_a_crash_at_every_single_step_of_a_history_with_moves_changes_nothing(
     reading: Any, campaign: Any
 ) -> None:
@@ -56,7 +59,7 @@ def test_a_crash_at_every_single_step_of_a_history_with_moves_changes_nothing(
         reading(3, crash_at=step, mutable=True).run()
 
 
-@pytest.mark.slow
+@pytest.mark.long(seconds=15)
 def test_streams_whose_keys_move_between_lineages_are_read_in_order_in_step(
     reading: Any, broken: Any
 ) -> None:
@@ -76,6 +79,7 @@ def share_of_broken_histories(reading: Any, broken: Any, histories: int = 200, *
     return failures
 
 
+@pytest.mark.long(seconds=5)
 def test_starting_a_child_with_its_first_parent_breaks_nearly_every_history(
     reading: Any, broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +96,7 @@ def test_starting_a_child_with_its_first_parent_breaks_nearly_every_history(
     assert share_of_broken_histories(reading, broken) > 150
 
 
+@pytest.mark.long(seconds=5)
 def test_treating_an_unknown_parent_as_finished_breaks_nearly_every_history(
     reading: Any, broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,7 +136,7 @@ def read_histories(count: int, **options: Any) -> int:
     return crashes
 
 
-@pytest.mark.slow
+@pytest.mark.long(seconds=10)
 def test_a_thousand_histories_in_slices_lose_nothing_and_read_nothing_twice(campaign: Any) -> None:
     crashes = read_histories(HISTORIES)
     assert crashes > HISTORIES, "the histories do not crash enough to show anything"
@@ -146,6 +146,7 @@ def test_a_few_histories_in_slices_lose_nothing_and_read_nothing_twice() -> None
     read_histories(60)
 
 
+@pytest.mark.long(seconds=5)
 def test_slices_of_streams_whose_keys_leave_their_lineage_lose_nothing() -> None:
     read_histories(100, scattered=True)
 

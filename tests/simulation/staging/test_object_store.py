@@ -81,6 +81,7 @@ def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ca
     return fresh
 
 
+@pytest.mark.long_cases("1", seconds=5)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_crash_before_or_after_any_request_loses_nothing_doubles_nothing_and_keeps_order(fresh, seed):
     requests = play(fresh(), seed, None, True)

@@ -52,6 +52,7 @@ def total(transaction: AssembledTransaction) -> int:
     return sum(each.after["Amount"] for each in transaction.events if each.after)
 
 
+@pytest.mark.long_cases("2", "3", "4", seconds=5)
 @pytest.mark.parametrize("seed", range(5))
 def test_each_transfer_is_whole_once_and_in_commit_order(seed: int) -> None:
     rng = random.Random(seed)

@@ -47,6 +47,7 @@ def test_a_jump_of_the_watermark_emits_each_event_at_its_own_time() -> None:
     ]
 
 
+@pytest.mark.long_cases("3", "4", "5", seconds=5)
 @pytest.mark.parametrize("seed", range(6))
 def test_each_key_is_in_version_order_and_no_event_is_lost_late_or_doubled(seed: int) -> None:
     rng = random.Random(seed)

@@ -57,6 +57,7 @@ def settled(client: Client, control: Control) -> None:
     wait_until(lambda: read() == control.layout(client.table), "some partition is not being read")
 
 
+@pytest.mark.long(seconds=5)
 def test_five_thousand_writes_over_twenty_layout_changes_read_equal_to_the_table(
     client: Client, control: Control
 ) -> None:
@@ -79,6 +80,7 @@ def test_five_thousand_writes_over_twenty_layout_changes_read_equal_to_the_table
     assert replayed(reader.changes) == client.cells()
 
 
+@pytest.mark.long(seconds=5)
 def test_sixteen_changes_a_second_stall_a_client_that_only_follows_the_documentation(
     client: Client, control: Control
 ) -> None:

@@ -25,6 +25,7 @@ DDL = {
 }
 
 
+@pytest.mark.long_cases("IMMUTABLE_KEY_RANGE", seconds=5)
 @pytest.mark.parametrize("mode", ["IMMUTABLE_KEY_RANGE", "MUTABLE_KEY_RANGE"])
 def test_changes_of_a_placement_that_is_added_later_are_read_and_hold_the_watermark(
     connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, mode: str

@@ -47,6 +47,7 @@ def in_order_per_key(changes: list[Change]) -> bool:
     return all(first < second for each in by_key.values() for first, second in pairwise(each))
 
 
+@pytest.mark.long_cases("1", "2", seconds=5)
 @pytest.mark.parametrize("seed", range(3))
 def test_keys_stay_in_order_while_a_grandparent_of_a_merged_partition_lags(
     running: SimulatedSpanner, connect: Callable[..., Any], seed: int

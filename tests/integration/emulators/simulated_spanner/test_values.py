@@ -84,6 +84,7 @@ _SHOWN: dict[Kind, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.long_cases("GOOGLE_STANDARD_SQL-immutable", "POSTGRESQL-mutable", seconds=5)
 @pytest.mark.parametrize("mutable", [False, True], ids=["immutable", "mutable"])
 @pytest.mark.parametrize("dialect", [GOOGLESQL, POSTGRESQL])
 def test_events_replay_to_the_values_of_every_column_type(
