@@ -97,6 +97,7 @@ def test_no_page_and_no_message_tells_to_install_penstock_from_an_index() -> Non
     assert found == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [["-m", "penstock.cli.main", "emulator", "bigtable"], ["-m", "benchmarks.demo.bigtable_users"]],

@@ -61,6 +61,7 @@ def test_a_row_without_its_event_is_refused() -> None:
         event_of(beam.Row(table="Orders"))
 
 
+@pytest.mark.slow
 def test_events_are_filtered_by_penstock_and_by_beam() -> None:
     chain = """
   - type: FilterEvents

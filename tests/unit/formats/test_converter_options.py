@@ -76,6 +76,7 @@ def test_options_of_a_converter_that_cannot_work_are_refused(options: dict[str, 
     assert "secret" not in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_a_registry_that_does_not_answer_is_found_before_the_start() -> None:
     unreachable = make_converter(converter="avro", registry_url="http://127.0.0.1:9")
     assert unreachable is not None

@@ -58,12 +58,14 @@ def messages(in_stream: bool) -> st.SearchStrategy[m.Message]:
     )
 
 
+@pytest.mark.slow
 @given(st.booleans(), st.data())
 def test_a_decoded_message_equals_the_encoded_one(in_stream, data):
     message = data.draw(messages(in_stream))
     assert decode(encode(message), in_stream) == message
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_message_that_is_cut_short_is_an_error(data):
     payload = encode(data.draw(messages(False)))
@@ -75,6 +77,7 @@ def test_a_message_that_is_cut_short_is_an_error(data):
         decode(payload[:cut])
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_bytes_after_a_message_are_an_error(data):
     payload = encode(data.draw(messages(False)))

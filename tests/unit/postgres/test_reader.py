@@ -182,6 +182,7 @@ def test_slots_are_read_side_by_side_each_in_its_order_and_acknowledged_on_its_o
     }
 
 
+@pytest.mark.slow
 def test_the_slot_with_the_lowest_watermark_is_next():
     servers = {
         "ahead": Server([*records(50, 3), CaughtUp(9000, 10_000)]),

@@ -74,6 +74,7 @@ def test_each_text_form_of_the_server_is_read(read, text, value):
     assert (result, str(result)) == (value, str(value))
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | st.text(max_size=6), max_size=5))
 def test_an_array_of_texts_is_read_back(items):
     quoted = [

@@ -175,6 +175,7 @@ class LateFn(beam.DoFn):
                 pass
 
 
+@pytest.mark.slow
 def test_a_task_waits_for_records_after_it_has_published(monkeypatch: pytest.MonkeyPatch) -> None:
     calls.clear()
     monkeypatch.setattr(pacing, "_MIN_SECONDS", 0.3)

@@ -330,6 +330,7 @@ def test_a_class_that_cannot_be_hashed_may_be_the_class_of_an_element() -> None:
     assert values() == ["Odd"] * MANY
 
 
+@pytest.mark.slow
 def test_sampled_sizes_are_as_many_as_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(numbers: beam.PCollection) -> None:
         _ = numbers | "a" >> beam.Map(lambda n: n) | "b" >> beam.Map(lambda n: n) | beam.ParDo(CollectFn())
@@ -392,6 +393,7 @@ def test_a_long_run_of_steps_is_several_chains(passed: Counter[str]) -> None:
     assert passed["values"] > 10 * MANY
 
 
+@pytest.mark.slow
 def test_a_very_long_run_of_steps_does_not_nest_calls_of_python_code_too_deeply() -> None:
     def build(numbers: beam.PCollection) -> None:
         # Beam's `BundleProcessor` itself fails with 250.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import apache_beam as beam
+import pytest
 from apache_beam.runners.worker import bundle_processor
 
 from penstock.runner import PySparkRunner
@@ -25,6 +26,7 @@ def _each_beside_the_other() -> Plan:
     return build_plan(pipeline.to_runner_api(default_environment=environment), streaming=False)
 
 
+@pytest.mark.slow
 def test_the_producers_of_a_stage_have_a_lower_level_or_index() -> None:
     for plan in (_each_beside_the_other() for _ in range(TRIES)):
         for edge in plan.edges:

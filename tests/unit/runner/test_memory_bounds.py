@@ -56,6 +56,7 @@ def test_a_group_of_any_size_is_read_twice_in_little_memory() -> None:
     assert peak(work) < PEAK
 
 
+@pytest.mark.slow
 def test_a_side_input_of_any_size_is_read_in_little_memory() -> None:
     element = coders.BytesCoder()
     coder = ElementCoder(element, coders.coders.GlobalWindowCoder())
@@ -69,6 +70,7 @@ def test_a_side_input_of_any_size_is_read_in_little_memory() -> None:
     assert peak(work) < PEAK
 
 
+@pytest.mark.slow
 def test_state_of_any_size_is_sealed_in_little_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

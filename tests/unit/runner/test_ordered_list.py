@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from penstock.runner.store.keys import KEY_GROUPS
 KEYS = st.integers(-(1 << 62), 1 << 62)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(KEYS, st.binary(max_size=3))), KEYS, KEYS)
 def test_a_range_returns_its_values_in_the_order_of_sort_keys(
     puts: list[tuple[int, bytes]], start: int, end: int

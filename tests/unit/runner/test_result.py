@@ -125,7 +125,7 @@ finally:
     [
         ([], "interrupted; the pipeline is stopped with a checkpoint"),
         (["batch"], "interrupted; the pipeline is cancelled"),
-        (["twice"], "interrupted; the pipeline is cancelled"),
+        pytest.param(["twice"], "interrupted; the pipeline is cancelled", marks=pytest.mark.long(seconds=5)),
     ],
 )
 def test_ctrl_c_in_a_program_that_waits_ends_the_pipeline_in_order_and_without_a_traceback(

@@ -280,6 +280,7 @@ def test_every_writer_counts_the_bytes_that_it_sends_for_the_budget_of_a_read(ro
     assert writer.bytes == sum(map(len, sent))
 
 
+@pytest.mark.slow
 def test_a_writer_of_groups_loses_nothing_for_any_number_of_sends() -> None:
     sent, rng = _Sent(), random.Random(2)
     expected: dict[str, list[int]] = {}

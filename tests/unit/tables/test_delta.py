@@ -50,6 +50,7 @@ def rows(folder: Path, columns: str = "id, name, amount, note", where: str = "no
     return duckdb.from_arrow(table).filter(where).project(columns).order("all").fetchall()
 
 
+@pytest.mark.long_cases("1", seconds=5)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_the_current_state_is_the_table_of_the_source_after_every_epoch_with_repeats(
@@ -82,6 +83,7 @@ def test_older_events_of_another_epoch_change_no_newer_row(tmp_path: Path):
     assert rows(tmp_path / "t", "id, name, amount") == [row[:3] for row in writer.current()]
 
 
+@pytest.mark.long_cases("1", seconds=5)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_the_history_has_the_table_of_the_source_at_every_moment(tmp_path: Path, seed: int):

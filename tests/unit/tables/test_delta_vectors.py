@@ -252,6 +252,7 @@ class Steps:
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", ["create", "sync", "put_entry", "read"])

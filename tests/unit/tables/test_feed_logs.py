@@ -175,6 +175,7 @@ def as_log(kind: str, events: Sequence[ChangeEvent], folder: Path) -> list[dict[
     return log.rows()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_all_forms_have_the_same_rows(seed: int, tmp_path: Path) -> None:
     events, columns = history(seed), ["id", "name", "amount", "note"]

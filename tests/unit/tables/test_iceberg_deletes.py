@@ -153,6 +153,7 @@ def test_a_file_with_many_deleted_rows_is_written_again_and_a_small_one_is_not()
     assert files_to_rewrite([less, worn, little]) == [worn]
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.builds(

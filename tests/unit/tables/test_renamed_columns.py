@@ -214,6 +214,8 @@ def test_the_log_is_refused_before_the_start(properties: dict[str, str]) -> None
         WriteToIceberg("shop.t", catalog_properties=properties, mode="log", schema_changes=FOLLOW)
 
 
+@pytest.mark.slow
+@pytest.mark.long_cases("1-current", "1-history", "2-current", "2-history", seconds=5)
 @pytest.mark.parametrize("mode", ["current", "history"])
 @pytest.mark.parametrize("seed", range(3))
 def test_random_ddl_ends_with_the_rows_of_the_source(

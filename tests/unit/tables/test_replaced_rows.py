@@ -28,6 +28,7 @@ def small(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.low_limits(monkeypatch)
 
 
+@pytest.mark.long_cases("Iceberg", seconds=5)
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["current", "history"])
 @pytest.mark.usefixtures("small")
@@ -49,6 +50,7 @@ def test_tables_with_upkeep_are_the_table_of_the_source_after_every_epoch(
     assert len(lake.data_files()) < 16
 
 
+@pytest.mark.long_cases("Iceberg", seconds=5)
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_the_upkeep_changes_no_row_of_a_history(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,8 @@ KINDS = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.long_cases("iceberg", seconds=5)
 @pytest.mark.parametrize(("kind", "mode"), KINDS)
 def test_a_history_that_goes_back_twice_ends_as_if_it_had_not(kind: str, mode: str, tmp_path: Path) -> None:
     rng, writer = random.Random(f"{kind} {mode}"), Writer(3)
@@ -244,6 +246,7 @@ def test_rows_of_another_program_are_not_undone(mode: str, tmp_path: Path) -> No
         lake.plan(12 * SECOND)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["delta", "vectors", "iceberg"])
 def test_versions_that_a_rewind_has_undone_are_not_chosen_by_the_next_one(kind: str, tmp_path: Path) -> None:
     lake = RewoundLake(tmp_path, kind, "current")

@@ -60,6 +60,7 @@ def test_rows_of_two_databases_are_one_commit_of_a_table(tmp_path: Path, mode: s
     assert rows(tmp_path / "t", "id, name") == [(0, "shop1"), (1, "shop2"), (2, "shop1")]
 
 
+@pytest.mark.slow
 def test_many_tables_of_a_catalogue_in_a_database_are_written_at_the_same_time(tmp_path: Path) -> None:
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
     target = IcebergTarget("lake.{table}", "c", "current", "evolve", properties)

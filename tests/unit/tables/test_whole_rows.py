@@ -114,6 +114,8 @@ def moves(event: ChangeEvent) -> bool:
     return event.op is Op.UPDATE and event.before is not None
 
 
+@pytest.mark.slow
+@pytest.mark.long_cases("Iceberg-1", "Iceberg-2", "Iceberg-3", seconds=5)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_table_is_the_same_from_rows_and_from_events(
     format_: type[Lake], tmp_path: Path, seed: int, as_events: list[int]

@@ -87,17 +87,17 @@ def exported() -> list[str]:
     )
 
 
-def in_fast_tests(name: str) -> Any:
-    """Transforms over single elements share one implementation: `FormatEvents` stands for them in the fast tests."""
+def in_quick_tests(name: str) -> Any:
+    """Transforms over single elements share one implementation: `FormatEvents` stands for them in `make test`."""
     shared = isinstance(MADE[name][0], ElementTransform) and name != "FormatEvents"
-    return pytest.param(name, marks=pytest.mark.slow) if shared else name
+    return pytest.param(name, marks=pytest.mark.long(seconds=5)) if shared else name
 
 
 def test_each_exported_transform_is_tested_here() -> None:
     assert exported() == sorted(MADE)
 
 
-@pytest.mark.parametrize("name", map(in_fast_tests, MADE))
+@pytest.mark.parametrize("name", [in_quick_tests(name) for name in MADE])
 def test_a_bad_element_goes_to_the_last_output_and_the_others_are_processed(name: str) -> None:
     transform, good = MADE[name]
     with beam.Pipeline() as pipeline:

@@ -35,12 +35,14 @@ def suspects(
         return sorted(fingerprints.suspects())
 
 
+@pytest.mark.slow
 @given(ROWS, ROWS)
 def test_suspects_are_the_keys_whose_rows_differ(source: dict[str, bytes], target: dict[str, bytes]) -> None:
     wanted = [key for key in source.keys() | target.keys() if source.get(key) != target.get(key)]
     assert suspects([*source.items()], [*target.items()]) == sorted(wanted)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 40), max_size=60), st.lists(st.integers(0, 40), max_size=60))
 def test_digests_that_are_sorted_in_parts_give_the_same_suspects(
     source: list[int], target: list[int]

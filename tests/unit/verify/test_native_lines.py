@@ -69,6 +69,7 @@ def test_lines_of_every_type_of_postgres_are_read() -> None:
         assert_reads_postgres(record)
 
 
+@pytest.mark.slow
 @given(histories())
 def test_lines_of_changes_and_of_snapshots_of_postgres_are_read(history: Any) -> None:
     for record in history[1]:
@@ -114,6 +115,7 @@ def test_a_column_that_a_table_has_lost_is_left_out_and_a_new_one_was_not_sent()
     assert read.unavailable == ("new",)
 
 
+@pytest.mark.slow
 @given(changes())
 def test_lines_of_spanner_are_read(record: DataChangeRecord) -> None:
     convert = SpannerEvents()

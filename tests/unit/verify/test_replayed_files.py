@@ -145,6 +145,8 @@ def foreign_avro() -> bytes:
 FOREIGN = {"avro": foreign_avro, "parquet": foreign_parquet}
 
 
+@pytest.mark.slow
+@pytest.mark.long_cases("50", "100", "150", seconds=5)
 @kinds
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_files_in_any_order_give_the_rows_of_their_changes(first: int, kind: str, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def _assert_rare(pattern: re.Pattern[str], texts: list[tuple[Path, str]]) -> Non
     assert 1000 * len(hits) <= MAX_PER_1000_WORDS * words, "\n".join(hits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_docstrings_are_plain(folder: str) -> None:
     texts = [(path, text) for path in sorted((ROOT / folder).rglob("*.py")) for text in _docstrings(path)]
@@ -52,6 +53,7 @@ def test_docstrings_are_plain(folder: str) -> None:
     _assert_rare(UNUSUAL, texts)
 
 
+@pytest.mark.slow
 def test_comments_name_the_thing_and_not_that_of() -> None:
     files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
     _assert_rare(BACK_REFERENCE, [(path, text) for path in files for text in _comments(path)])

@@ -54,6 +54,7 @@ def logged(made: Database) -> list[tuple[int, str, int]]:
     )
 
 
+@pytest.mark.slow
 @modes
 @seeds
 @with_fixture
@@ -68,6 +69,7 @@ def test_queries_over_all_tokens_return_each_record_exactly_once(
     assert read == logged(made)
 
 
+@pytest.mark.slow
 @modes
 @seeds
 @with_fixture
@@ -86,6 +88,7 @@ def test_a_reader_that_starts_in_the_middle_misses_nothing_after_its_start(
     assert read == [each for each in every if each[0] >= start]
 
 
+@pytest.mark.slow
 @modes
 @seeds
 @with_fixture
@@ -130,6 +133,7 @@ def leads(sources: dict[str, list[tuple[str, int]]], old: str, new: str, since: 
     return old in seen
 
 
+@pytest.mark.slow
 @modes
 @seeds
 @with_fixture

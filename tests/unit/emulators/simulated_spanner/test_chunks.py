@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from google.cloud.spanner_v1 import streamed
 from google.cloud.spanner_v1.types import ResultSetMetadata
 from google.protobuf import struct_pb2
@@ -63,6 +64,7 @@ def test_varint_is_that_of_protobuf(number: int) -> None:
     assert decoded == number
 
 
+@pytest.mark.slow
 @given(size=st.integers(1, 300), texts=st.lists(st.text(max_size=30), min_size=1, max_size=4))
 def test_ordinary_client_joins_a_chunked_change_record(size: int, texts: list[str]) -> None:
     columns = (

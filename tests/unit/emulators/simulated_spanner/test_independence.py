@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import importlib, pkgutil, sys
 import penstock_emulators.simulated_spanner as package
@@ -18,6 +20,7 @@ print([name for name in foreign if not name.startswith(own)])
 """
 
 
+@pytest.mark.slow
 def test_the_simulated_spanner_imports_neither_beam_nor_other_parts_of_penstock() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
