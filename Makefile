@@ -13,6 +13,8 @@ ARGS ?=
 # and takes over tests of another when it has no more, so most modules run in one worker and their servers start once.
 SHARED := -n 3 --dist worksteal
 FAST := tests/unit -m "not slow" $(SHARED)
+# Most long tests wait for pipelines: three of them use one core.
+LONG := -n 5 --dist worksteal
 
 # Many images set this variable. Each of the hundreds of Python processes of a test run would then compile Beam, pandas
 # and the test modules: a third of all CPU time.
@@ -34,7 +36,7 @@ test: $(READY)      ## the tests (10 minutes on two cores)
 	$(BIN)/python -m pytest $(SHARED) $(ARGS)
 
 long: $(READY)      ## the long tests, which CI runs too: pipelines that are killed again and again (12 minutes more)
-	PENSTOCK_LONG=1 $(BIN)/python -m pytest $(SHARED) $(ARGS)
+	PENSTOCK_LONG=1 $(BIN)/python -m pytest $(LONG) $(ARGS)
 
 check: lint         ## lint and the unit tests (two to three minutes)
 	$(BIN)/python -m pytest $(FAST) $(ARGS)

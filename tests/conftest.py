@@ -114,8 +114,23 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark a test as `long` if the marker `long_cases` has one of its parameters, as it is written in the test's id."""
     parameters = f"-{item.callspec.id}-" if hasattr(item, "callspec") else ""
     for marker in item.iter_markers("long_cases"):
-        if any(f"-{case}-" in parameters for case in marker.args):
+        named = {case for case in marker.args if f"-{case}-" in parameters}
+        if named:
             item.add_marker(pytest.mark.long(**marker.kwargs))
+        key = item.nodeid.partition("[")[0], marker.args
+        _MISSING_CASES[key] = _MISSING_CASES.get(key, set(marker.args)) - named
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a marker `long_cases` that names a parameter which its test does not have."""
+    # A command that names one case collects no others.
+    is_whole = not any("::" in str(each) for each in session.config.args)
+    missing = {test: cases for (test, _), cases in _MISSING_CASES.items() if cases}
+    if is_whole and missing:
+        raise pytest.UsageError(f"long_cases has parameters that no case has: {missing}")
+
+
+_MISSING_CASES: dict[tuple[str, tuple[str, ...]], set[str]] = {}
 
 
 @pytest.hookimpl(wrapper=True)
