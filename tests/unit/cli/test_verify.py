@@ -200,7 +200,7 @@ def lines(format: str, **options: Any) -> dict[str, Any]:
                 "template": "postgres-to-kafka",
                 "parameters": {"bootstrap_servers": "broker", "target_dsn": ""},
             },
-            "only PostgreSQL, Delta and Iceberg",
+            "only PostgreSQL, Spanner, Delta and Iceberg",
         ),
         ({"parameters": {"mode": "log"}}, "only mode=current"),
         ({"parameters": {"where": "id > 3"}}, "leaves out changes of a row"),
