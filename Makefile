@@ -35,10 +35,10 @@ quickstart: $(READY_FOR_DEMO)  ## penstock quickstart: the same in short, on a s
 test: $(READY)      ## the tests (10 minutes on two cores)
 	$(BIN)/python -m pytest $(SHARED) $(ARGS)
 
-long: $(READY)      ## the long tests, which CI runs too: pipelines that are killed again and again (12 minutes more)
+long: $(READY)      ## the long tests, which CI runs too: other services and modes, and pipelines that are killed again and again (25 minutes more)
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest $(LONG) $(ARGS)
 
-check: lint         ## lint and the unit tests (two to three minutes)
+check: lint         ## lint and the quick unit tests (a minute and a half)
 	$(BIN)/python -m pytest $(FAST) $(ARGS)
 
 # Every step runs, also after one that failed: each writes evidence of its own.

@@ -18,6 +18,8 @@ from penstock.runner.protocol import Residual
 from penstock.runner.store.drivers import Ended
 from tests.support.played_jobs import PUBLISH, counter, job_file, play, waiting_residual
 
+pytestmark = pytest.mark.slow
+
 TYPING_ERROR = "template: spanner-to-files\nparameters:\n\tproject: my-project\n"
 
 

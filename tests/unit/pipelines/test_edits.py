@@ -30,6 +30,8 @@ from penstock.runner.protocol.record import (
     WatermarkKey,
 )
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[3] / "docs/runner.md"
 
 POSTGRES = {"dsn": "dbname=shop", "publication": "p", "slot": "s"}

@@ -16,6 +16,8 @@ from penstock.runner.spark.daemon_handoff import ADDRESS, early_daemon, listen, 
 from penstock.runner.spark.gateway import start_process
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 EARLY = """
 import os, socket, sys
 from penstock.runner.spark.daemon_handoff import take_over

@@ -36,6 +36,8 @@ from penstock.io.staging import Delivery, OutputError, StagedBatch
 from tests.unit.formats.events import event_of, schema_of
 from tests.unit.tables.test_delta import epoch
 
+pytestmark = pytest.mark.slow
+
 SMALL = schema_of({"id": Kind.INT64}, n=Kind.INT32)
 WIDE = schema_of({"id": Kind.INT64}, n=Kind.INT64)
 MORE = schema_of({"id": Kind.INT64}, n=Kind.INT32, note=Kind.STRING)

@@ -24,6 +24,8 @@ from tests.unit.formats.events import event_of, schema_of
 from tests.unit.tables.histories import Writer, split
 from tests.unit.tables.test_delta import batches, deletion, epoch, other_types, two_widths
 
+pytestmark = pytest.mark.slow
+
 
 def target_of(properties: dict[str, str], mode: Any, policy: Any = "evolve") -> IcebergTarget:
     return IcebergTarget("shop.t", "test", mode, policy, properties)

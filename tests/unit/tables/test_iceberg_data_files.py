@@ -36,6 +36,8 @@ from tests.unit.tables import test_data_files as delta
 from tests.unit.tables.test_data_files import MORE, ORDERS, SMALL, TEXT, WIDE, WIDE_TYPES, change
 from tests.unit.tables.test_delta import epoch
 
+pytestmark = pytest.mark.slow
+
 _TRIES = itertools.count()
 
 

@@ -21,6 +21,8 @@ from tests.unit.tables.lakes import FORMATS, Lake, opened_files, published, upda
 from tests.unit.tables.test_delta import publish
 from tests.unit.tables.test_snapshot_rows import rows
 
+pytestmark = pytest.mark.slow
+
 
 class _PlainFile(OpenFile):
     """A file whose columns have the names and types of the table."""

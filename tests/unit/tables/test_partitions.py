@@ -44,6 +44,8 @@ from tests.unit.tables.lakes import FORMATS, DeltaLake, IcebergLake, Lake, publi
 from tests.unit.tables.test_delta import epoch, publish
 from tests.unit.tables.test_snapshot_rows import rows
 
+pytestmark = pytest.mark.slow
+
 ORDERS = Source("postgresql", "s", "shop", "public", "orders")
 ITEMS = Source("postgresql", "s", "shop", "sales", "items")
 _TIME = pa.timestamp("us", "UTC")
@@ -98,7 +100,6 @@ def test_one_entry_may_be_a_text() -> None:
 _TIMES = st.lists(st.none() | st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)), max_size=20)
 
 
-@pytest.mark.slow
 @given(_TIMES, st.sampled_from(TIME_UNITS))
 def test_units_of_times_are_those_of_iceberg(times: list[datetime | None], unit: Any) -> None:
     column = pa.chunked_array([pa.array(times, pa.timestamp("us"))]).cast(_TIME)
@@ -113,7 +114,6 @@ def test_units_of_times_are_those_of_iceberg(times: list[datetime | None], unit:
     assert texts(column, unit).to_pylist() == expected
 
 
-@pytest.mark.slow
 @given(st.lists(st.tuples(st.none() | st.text(max_size=2), st.none() | st.integers(-2, 2)), max_size=30))
 def test_rows_are_divided_by_all_their_values_and_keep_their_order(values: list[tuple[Any, Any]]) -> None:
     table = pa.table(
@@ -168,7 +168,6 @@ def values_of_files(lake: Lake) -> list[tuple[Any, ...]]:
     return [tuple(task.file.partition[n] for n in range(len(task.file.partition))) for task in tasks]
 
 
-@pytest.mark.slow
 @pytest.mark.long_cases("Iceberg-current", "Delta-current", seconds=5)
 @pytest.mark.parametrize("mode", ["current", "history"])
 def test_rows_move_to_the_partition_of_their_new_value(
@@ -198,7 +197,6 @@ def test_rows_move_to_the_partition_of_their_new_value(
     }
 
 
-@pytest.mark.slow
 def test_the_upkeep_writes_files_of_one_partition_only(fast: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     fast.low_limits(monkeypatch)
     driver = fast.driver(partition_by=["amount"])

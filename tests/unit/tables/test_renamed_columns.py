@@ -19,6 +19,8 @@ from penstock.io.iceberg.target import IcebergTarget
 from penstock.io.staging import TargetUnavailableError
 from tests.unit.tables.test_delta import batches, epoch
 
+pytestmark = pytest.mark.slow
+
 INT = ColumnType(Kind.INT64)
 FOLLOW = ("evolve", "rename=evolve", "drop=evolve")
 SOURCE = Source("postgresql", "srv", "shop", "public", "orders")
@@ -214,7 +216,6 @@ def test_the_log_is_refused_before_the_start(properties: dict[str, str]) -> None
         WriteToIceberg("shop.t", catalog_properties=properties, mode="log", schema_changes=FOLLOW)
 
 
-@pytest.mark.slow
 @pytest.mark.long_cases("1-current", "1-history", "2-current", "2-history", seconds=5)
 @pytest.mark.parametrize("mode", ["current", "history"])
 @pytest.mark.parametrize("seed", range(3))

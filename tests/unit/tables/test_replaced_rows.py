@@ -17,6 +17,8 @@ from tests.unit.tables.lakes import FORMATS, Lake, opened_files, published, read
 from tests.unit.tables.test_delta import publish
 from tests.unit.tables.test_snapshot_rows import rows
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=FORMATS)
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
@@ -29,7 +31,6 @@ def small(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long_cases("Iceberg", seconds=5)
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["current", "history"])
 @pytest.mark.usefixtures("small")
 def test_tables_with_upkeep_are_the_table_of_the_source_after_every_epoch(
@@ -51,7 +52,6 @@ def test_tables_with_upkeep_are_the_table_of_the_source_after_every_epoch(
 
 
 @pytest.mark.long_cases("Iceberg", seconds=5)
-@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_the_upkeep_changes_no_row_of_a_history(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     events = [[update(key, number, 1000 * number) for key in range(number % 4, 9)] for number in range(2, 12)]

@@ -24,6 +24,8 @@ from tests.support.catalogs import catalog_in
 from tests.unit.tables.histories import SCHEMA, SOURCE
 from tests.unit.tables.test_delta import publish
 
+pytestmark = pytest.mark.slow
+
 SNAPSHOT, LATER_SNAPSHOT = Version(1000), Version(2000)
 
 

@@ -43,6 +43,8 @@ from penstock.transforms import (
 from penstock.transforms.element_transform import ElementTransform
 from tests.unit.formats.events import event_of, schema_of
 
+pytestmark = pytest.mark.slow
+
 EVENT = event_of(schema_of({"Id": Kind.INT64}, State=Kind.STRING), Op.CREATE, after={"Id": 1, "State": "new"})
 BAD = "no event"
 FAILURE = (EVENT, (ValueError, "text", []))
