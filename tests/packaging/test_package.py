@@ -18,6 +18,8 @@ from penstock import __version__
 from tools.dist import build
 from tools.environments import VERSIONS, install_command
 
+pytestmark = pytest.mark.long(seconds=15)
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = (".html", ".css", ".js", ".svg")
 HEAVY = ("google.cloud.spanner_v1", "google.cloud.bigtable", "pyspark", "py4j", "grpc")
@@ -104,14 +106,12 @@ def test_the_wheel_carries_licence_and_notice(wheel: Path) -> None:
     assert {"LICENSE", "NOTICE"} <= names
 
 
-@pytest.mark.slow
 def test_an_installed_copy_is_the_one_that_is_imported(installed: Mapping[str, str], tmp_path: Path) -> None:
     program = "import penstock; print(penstock.__file__)"
     where = run(sys.executable, "-c", program, folder=tmp_path, **installed)
     assert where.startswith(installed["PYTHONPATH"])
 
 
-@pytest.mark.slow
 def test_the_command_works_from_an_installed_copy(installed: Mapping[str, str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock.cli.main"]
     assert __version__ in run(*command, "--version", folder=tmp_path, **installed)
@@ -130,7 +130,6 @@ def test_the_wheel_of_the_emulators_holds_every_module_of_them_and_nothing_else(
     }
 
 
-@pytest.mark.slow
 def test_an_emulator_runs_from_an_installed_copy(installed: Mapping[str, str], tmp_path: Path) -> None:
     """The service, and a client of it, without the clone on any path."""
     program = (
@@ -146,7 +145,6 @@ def test_an_emulator_runs_from_an_installed_copy(installed: Mapping[str, str], t
     assert where.startswith(installed["PYTHONPATH"])
 
 
-@pytest.mark.long(seconds=15)
 def test_every_module_and_public_name_can_be_imported_from_an_installed_copy(
     installed: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -165,7 +163,6 @@ def test_every_module_and_public_name_can_be_imported_from_an_installed_copy(
 PUBLIC = ("penstock", "penstock.io.spanner", "penstock.io.bigtable", "penstock.io.files", "penstock.runner")
 
 
-@pytest.mark.slow
 def test_public_packages_are_imported_without_clients_or_spark(
     installed: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -281,7 +278,6 @@ for extra, names in json.loads(sys.argv[1]).items():
 """Imports modules in processes that see only what the base install and one extra bring."""
 
 
-@pytest.mark.long(seconds=15)
 def test_each_part_imports_with_its_extra_alone(installed: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / "imported.py").write_text(IMPORTED_WITH)
     asked = {"": [*WITHOUT_EXTRAS, *NEEDS], **{extra: list(NEEDS) for extra in NEEDS.values()}}
@@ -294,7 +290,6 @@ def test_each_part_imports_with_its_extra_alone(installed: Mapping[str, str], tm
         assert sorted(modules) == sorted(expected), (extra, modules)
 
 
-@pytest.mark.slow
 def test_the_package_itself_imports_nothing_but_the_standard_library(
     installed: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -310,7 +305,6 @@ def test_each_public_package_lists_its_public_names() -> None:
         assert module.__doc__, package
 
 
-@pytest.mark.slow
 def test_the_direct_runner_works_with_our_options(installed: Mapping[str, str], tmp_path: Path) -> None:
     """Beam collects the options of every imported class; a duplicate option name breaks every pipeline."""
     program = (
@@ -336,7 +330,6 @@ OF_EXTRAS = re.compile(
 """Distributions that only extras may bring."""
 
 
-@pytest.mark.slow
 @pytest.mark.campaign
 def test_the_base_install_brings_no_cloud_clients_and_no_libraries_of_the_command(
     wheel: Path, tmp_path: Path
@@ -355,7 +348,6 @@ def test_the_base_install_brings_no_cloud_clients_and_no_libraries_of_the_comman
     assert "pip install '.[cli]'" in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.campaign
 def test_the_quickstart_runs_from_wheels_in_a_fresh_environment(

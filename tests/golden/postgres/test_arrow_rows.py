@@ -208,6 +208,7 @@ def test_rows_without_events_equal_those_of_events(history: Any, long: bool) -> 
     assert content(EventRows(LAYOUT)(ElementBatch(list(events), times_us)).elements) == expected
 
 
+@pytest.mark.long(seconds=5)
 @given(st.lists(plain_rows, min_size=1, max_size=5), st.booleans())
 def test_rows_of_a_chunk_equal_those_of_events(rows: list[Any], key: bool) -> None:
     """The server has sent them as lines, and no record is made."""
@@ -227,6 +228,7 @@ def test_rows_of_a_chunk_equal_those_of_events(rows: list[Any], key: bool) -> No
     assert copied._records is None, "records were made"
 
 
+@pytest.mark.long(seconds=5)
 @settings(max_examples=40)
 @given(histories())
 def test_rows_that_are_not_decoded_equal_those_of_events(history: Any) -> None:
@@ -283,6 +285,7 @@ def test_rows_land_in_the_folder_of_their_hour() -> None:
     assert content(made) == content(by_event(batch))
 
 
+@pytest.mark.long(seconds=5)
 @settings(max_examples=40)
 @given(histories())
 def test_columns_of_a_block_are_those_of_its_events(history: Any) -> None:

@@ -26,7 +26,7 @@ from penstock_emulators.bigquery import BigQueryEmulator
 from tests.integration.bigquery.conftest import Dataset
 from tests.support.changing_table import ChangingTable
 
-pytestmark = [pytest.mark.bigquery, pytest.mark.slow]
+pytestmark = [pytest.mark.bigquery, pytest.mark.long(seconds=5)]
 
 BATCH = "SELECT batch_epoch, batch_index, event_id FROM {d}.orders ORDER BY batch_epoch, batch_index"
 

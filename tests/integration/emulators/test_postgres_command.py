@@ -20,6 +20,8 @@ from penstock_emulators.postgres import PostgresServer
 from penstock_emulators.server_process import free_port
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.long(seconds=5)
+
 COMMAND = [sys.executable, "-m", "penstock.cli.main", "emulator", "postgres"]
 
 

@@ -28,7 +28,7 @@ from tests.integration.kafka.conftest import CLIENT_LOG, Target, header
 from tests.support.changing_table import changed_table
 from tests.support.oracle.change_feed import consumed
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow(seconds=15)]
+pytestmark = [pytest.mark.kafka, pytest.mark.long(seconds=15)]
 
 
 def events(seed: int, statements: int = 60) -> list[ChangeEvent]:
@@ -70,7 +70,6 @@ def test_records_of_a_key_are_in_one_partition_in_commit_order(target: Target) -
     assert any(message.value() is None for message in target.messages())
 
 
-@pytest.mark.long(seconds=5)
 def test_a_consumer_of_a_change_feed_has_the_table_by_the_keys_of_its_records(broker: KafkaBroker) -> None:
     table = changed_table(4, 120, partial=False, truncates=False)
     target = Target(broker, format=ChangeFeedFormat(), topic="feed-of-orders")

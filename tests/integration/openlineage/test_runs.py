@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 
 __all__ = ["database", "server"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long(seconds=10)]
 
 PARENT = "airflow/nightly.orders/0199a1b2-7c3d-7e4f-8a5b-6c7d8e9fa0b1"
 
@@ -171,7 +171,6 @@ def test_a_failure_is_reported_without_values_of_rows(
     assert receiver.events[-1] is failed
 
 
-@pytest.mark.long_cases("down", seconds=5)
 @pytest.mark.parametrize("holds", [False, True], ids=["down", "silent"])
 def test_a_server_that_does_not_answer_costs_one_warning(
     spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, holds: bool

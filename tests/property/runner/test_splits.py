@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
+import pytest
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.transforms.core import RestrictionProvider
@@ -123,6 +124,7 @@ def test_a_read_split_anywhere_emits_each_position_once_in_order_and_in_its_wind
     assert Counter(windows) == Counter((*key, count) for key, count in counts.items())
 
 
+@pytest.mark.long(seconds=5)
 @settings(max_examples=settings().max_examples // 5, phases=[Phase.generate])
 @given(reads, limits_of_epochs, st.integers(1, 3), st.integers(0, 4))
 def test_a_drain_keeps_what_was_read_and_closes_its_windows(

@@ -139,6 +139,15 @@ CONFIGURATIONS = {
 }
 
 
+@pytest.mark.long_cases(
+    "one part",
+    "more parts than slots, each where it was",
+    "bundles further apart than a stream is kept",
+    "heartbeat much slower than the epoch",
+    "parts in their own slots",
+    "more partitions than streams, slow heartbeat",
+    seconds=5,
+)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long(seconds=5))])
 @pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
 def test_heartbeats_always_advance_the_watermark_of_an_idle_table(

@@ -103,6 +103,7 @@ CONFIGURATIONS = {
 }
 
 
+@pytest.mark.long_cases("one part", "queries are not kept", "short epochs", "long epochs", seconds=5)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long(seconds=5))])
 @pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
 def test_heartbeats_always_advance_the_watermark_of_an_idle_change_stream(

@@ -23,6 +23,8 @@ from penstock.runner.tasks.epoch import MAX_US
 from tests.integration.runner.sources import CountFn
 from tests.simulation.stream import run_stream
 
+pytestmark = pytest.mark.long(seconds=5)
+
 Build = Callable[[beam.Pipeline], Any]
 
 

@@ -25,6 +25,8 @@ from penstock.tables import TableSelection
 from tests.simulation.stream import run_stream
 from tests.support.catalogs import catalog_in
 
+pytestmark = pytest.mark.long(seconds=10)
+
 TABLES = ("a", "b", "bad")
 NUMBER, TEXT = ColumnType(Kind.INT64), ColumnType(Kind.STRING)
 
@@ -190,7 +192,6 @@ def live(target: Any, table: str) -> dict[int, str]:
     return found
 
 
-@pytest.mark.long_cases("Iceberg", "Delta-history", seconds=5)
 @pytest.mark.parametrize(
     ("target", "mode"), [(Delta, "current"), (Delta, "history"), (Iceberg, "history")], indirect=["target"]
 )
@@ -266,7 +267,6 @@ def test_a_skipped_table_goes_on_with_the_next_changes(target: Any, tmp_path: Pa
     ]
 
 
-@pytest.mark.long_cases("Iceberg", seconds=5)
 @pytest.mark.parametrize(
     ("target", "mode"),
     [(Delta, "current"), (Delta, "history"), (Iceberg, "current"), (Iceberg, "history")],

@@ -21,6 +21,8 @@ from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.record import DataChangeRecord, Mod, Mods
 from penstock.io.spanner.tracker import FrontierCoder
 
+pytestmark = pytest.mark.long(seconds=10)
+
 HISTORIES = 300
 TABLES = (Table("T", ("K",), (1,), 1), Table("U", ("K",), (1,), 1))
 CODER = ScanCoder(FrontierCoder())
@@ -127,8 +129,6 @@ def snapshot_reading(reading: Any, broken: Any) -> Any:
     return InitialScanReading
 
 
-@pytest.mark.long_cases("False", seconds=5)
-@pytest.mark.slow
 @pytest.mark.parametrize("whole_ranges", [False, True])
 def test_hundreds_of_snapshots_lose_nothing_and_come_before_later_changes(
     snapshot_reading: Any, whole_ranges: bool
@@ -144,7 +144,6 @@ def test_hundreds_of_snapshots_lose_nothing_and_come_before_later_changes(
     assert crashes > HISTORIES, "the histories do not crash enough to show anything"
 
 
-@pytest.mark.long(seconds=5)
 def test_a_crash_at_every_step_of_snapshot_and_stream_changes_nothing(snapshot_reading: Any) -> None:
     seed = 3
     undisturbed = snapshot_reading(seed)

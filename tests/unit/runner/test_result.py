@@ -139,7 +139,7 @@ def test_ctrl_c_in_a_program_that_waits_ends_the_pipeline_in_order_and_without_a
     assert [line for line in lines[:-1] if not line.startswith("interrupted: the stream stops")] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long(seconds=5)
 def test_a_program_that_ends_before_its_pipeline_cancels_it() -> None:
     """Else its thread would log failures of an epoch whose Spark has ended with the program."""
     done = program("ends")

@@ -34,6 +34,8 @@ from tests.unit.tables.test_delta import publish
 from tests.unit.tables.test_partitions import ALL, commit, logged, write
 from tests.unit.tables.test_snapshot_rows import rows
 
+pytestmark = pytest.mark.long(seconds=10)
+
 DAY = 86_400.0
 Versions = dict[int, list[tuple[Any, ...]]]
 """The rows of each version that can be read, by its number."""
@@ -192,8 +194,6 @@ def check_kept(lake: Lake, before: Versions, kept: Sequence[int]) -> None:
     assert stored(lake) == files_of(lake, [*kept, *newer])
 
 
-@pytest.mark.slow
-@pytest.mark.long_cases("0.8", seconds=5)
 @pytest.mark.parametrize("mode", ["current", "history"])
 @pytest.mark.parametrize("part", [0.3, 0.8])
 def test_versions_from_a_moment_on_stay_and_files_of_older_ones_go(
@@ -212,7 +212,6 @@ def test_versions_from_a_moment_on_stay_and_files_of_older_ones_go(
         assert {each.number for each in committed(lake)} & set(before) == set(kept)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0, DAY])
 def test_metadata_of_a_table_of_the_sink_does_not_grow_with_its_commits(
     tmp_path: Path, seconds: float
@@ -228,8 +227,6 @@ def test_metadata_of_a_table_of_the_sink_does_not_grow_with_its_commits(
     assert count == 4 if seconds else count > 10
 
 
-@pytest.mark.slow
-@pytest.mark.long_cases("Iceberg", seconds=5)
 def test_without_the_option_nothing_is_deleted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.low_limits(monkeypatch)
     writer, _, _ = aged(lake, "current")
@@ -240,7 +237,6 @@ def test_without_the_option_nothing_is_deleted(lake: Lake, monkeypatch: pytest.M
     check_kept(lake, before, list(before))
 
 
-@pytest.mark.slow
 def test_versions_are_forgotten_a_part_after_each_publication(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +294,6 @@ def test_files_that_the_checkpoint_has_as_removed_go_too(tmp_path: Path) -> None
     check_kept(lake, before, [last.number])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_log_keeps_all_its_rows(format: str, tmp_path: Path) -> None:
     lake = FORMATS[format](tmp_path)
@@ -345,7 +340,6 @@ def killed_at(crash: CrashPoint) -> Iterator[None]:
         yield
 
 
-@pytest.mark.long(seconds=40)
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_kill_at_any_step_leaves_the_later_versions_and_no_file_without_a_version(
     format: str, tmp_path: Path, campaign: Any, monkeypatch: pytest.MonkeyPatch

@@ -44,7 +44,7 @@ from tests.unit.tables.lakes import FORMATS, DeltaLake, IcebergLake, Lake, publi
 from tests.unit.tables.test_delta import epoch, publish
 from tests.unit.tables.test_snapshot_rows import rows
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long(seconds=5)
 
 ORDERS = Source("postgresql", "s", "shop", "public", "orders")
 ITEMS = Source("postgresql", "s", "shop", "sales", "items")
@@ -168,7 +168,6 @@ def values_of_files(lake: Lake) -> list[tuple[Any, ...]]:
     return [tuple(task.file.partition[n] for n in range(len(task.file.partition))) for task in tasks]
 
 
-@pytest.mark.long_cases("Iceberg-current", "Delta-current", seconds=5)
 @pytest.mark.parametrize("mode", ["current", "history"])
 def test_rows_move_to_the_partition_of_their_new_value(
     lake: Lake, mode: Any, monkeypatch: pytest.MonkeyPatch

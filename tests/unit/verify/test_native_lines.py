@@ -69,7 +69,7 @@ def test_lines_of_every_type_of_postgres_are_read() -> None:
         assert_reads_postgres(record)
 
 
-@pytest.mark.slow
+@pytest.mark.long(seconds=5)
 @given(histories())
 def test_lines_of_changes_and_of_snapshots_of_postgres_are_read(history: Any) -> None:
     for record in history[1]:

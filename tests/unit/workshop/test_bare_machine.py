@@ -60,6 +60,7 @@ def test_a_newcomer_without_emulators_gets_a_closing_line_and_exit_code_0(
     assert " passed" in result
 
 
+@pytest.mark.long(seconds=10)
 @pytest.mark.parametrize(
     "variable", ["PENSTOCK_REQUIRE_EMULATORS", pytest.param("CI", marks=pytest.mark.campaign)]
 )

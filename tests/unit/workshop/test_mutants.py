@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long(seconds=5)
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 

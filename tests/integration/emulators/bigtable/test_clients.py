@@ -29,7 +29,7 @@ from tests.integration.emulators.bigtable.client import (
 )
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.emulator, pytest.mark.slow]
+pytestmark = [pytest.mark.emulator, pytest.mark.long(seconds=5)]
 
 
 @pytest.fixture
@@ -151,7 +151,6 @@ def test_both_processes_end_with_their_parent_process(tmp_path: Path) -> None:
     assert gone(group)
 
 
-@pytest.mark.long(seconds=5)
 def test_cbtemulator_does_not_outlive_a_killed_front_and_sigterm_ends_both() -> None:
     for number in (signal.SIGKILL, signal.SIGTERM):
         with BigtableEmulator.start() as emulator:

@@ -34,7 +34,7 @@ from tests.integration.emulators.simulated_spanner.conftest import (
 from tests.support.epochs import Epochs
 from tests.support.oracle.naive_spanner_reader import Change, read_changes
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long(seconds=10)
 MUTABLE = "partition_mode = 'MUTABLE_KEY_RANGE'"
 CAPTURES = ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALUES")
 
@@ -126,7 +126,6 @@ def check_whole(changes: list[Change]) -> None:
     assert {change.mod_type for change in changes} == {"INSERT", "UPDATE", "DELETE"}
 
 
-@pytest.mark.long_cases("2", "3", seconds=5)
 @pytest.mark.parametrize("seed", range(4))
 def test_our_reader_reads_a_history_as_the_naive_reader_does(
     new_history: Callable[..., History], seed: int
@@ -141,7 +140,6 @@ def test_our_reader_reads_a_history_as_the_naive_reader_does(
         assert replayed_keys(expected, table) == rows(history, table, "Id").keys()
 
 
-@pytest.mark.long_cases("1", seconds=5)
 @pytest.mark.parametrize(
     ("dialect", "options", "function"),
     [
@@ -204,7 +202,6 @@ def test_the_seed_replays_a_history(new_history: Callable[..., History]) -> None
     assert changes[0] == changes[1]
 
 
-@pytest.mark.long_cases("7", "40", seconds=10)
 @pytest.mark.parametrize("size", [7, 40, 300])
 def test_small_chunks_and_rare_resume_tokens_change_nothing(
     new_history: Callable[..., History], size: int
@@ -291,7 +288,6 @@ def random_history(
     )
 
 
-@pytest.mark.long_cases("POSTGRESQL", seconds=5)
 @pytest.mark.parametrize("mutable", [False, True], ids=["immutable", "mutable"])
 @pytest.mark.parametrize("dialect", [GOOGLESQL, POSTGRESQL])
 def test_random_histories_with_errors_and_crashes_are_read_completely_in_any_message_layout(

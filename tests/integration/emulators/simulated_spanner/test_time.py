@@ -20,7 +20,7 @@ from tests.integration.emulators.simulated_spanner.test_histories import (
 )
 from tests.support.oracle.naive_spanner_reader import Change, read_changes
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long(seconds=5)
 HOUR = 3600
 
 
@@ -47,7 +47,6 @@ def in_order_per_key(changes: list[Change]) -> bool:
     return all(first < second for each in by_key.values() for first, second in pairwise(each))
 
 
-@pytest.mark.long_cases("1", "2", seconds=5)
 @pytest.mark.parametrize("seed", range(3))
 def test_keys_stay_in_order_while_a_grandparent_of_a_merged_partition_lags(
     running: SimulatedSpanner, connect: Callable[..., Any], seed: int
