@@ -49,6 +49,8 @@ _POLL_SECONDS = 0.005
 _CLOSE_SECONDS = 10.0
 """Time limit for the delivery reports of records that a producer gives up."""
 
+_NOT_KNOWN_YET = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+
 
 class KafkaSender:
     """See `penstock.io.staging.delivery.Sender`."""
@@ -171,9 +173,21 @@ class KafkaSender:
                 yield record
                 continue
             # Asked each time, because a topic may get more partitions.
-            topic = self._admin.list_topics(record.topic, timeout=_REQUEST_SECONDS).topics[record.topic]
-            for partition in sorted(topic.partitions):
+            for partition in self._partitions_of(record.topic):
                 yield msgspec.structs.replace(record, partition=partition)
+
+    def _partitions_of(self, topic: str) -> list[int]:
+        """Return the numbers of the partitions of a topic that exists."""
+        deadline = time.monotonic() + _REQUEST_SECONDS
+        while True:
+            found = self._admin.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic]
+            if found.error is None and found.partitions:
+                return sorted(found.partitions)
+            # Right after its creation a broker may not know the topic, or its leaders.
+            error = found.error or KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+            if error.code() not in _NOT_KNOWN_YET or time.monotonic() > deadline:
+                raise KafkaException(error)
+            time.sleep(_POLL_SECONDS)
 
     def _writer(self, name: str) -> _Writer:
         writer = self._transactions.get(name)

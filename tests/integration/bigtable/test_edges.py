@@ -25,7 +25,7 @@ from tests.integration.emulators.bigtable.client import Mutation, delete_row, se
 from tests.support.epochs import Epochs
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.emulator, pytest.mark.slow]
+pytestmark = [pytest.mark.emulator, pytest.mark.long(seconds=5)]
 SECOND = 1_000_000_000
 
 

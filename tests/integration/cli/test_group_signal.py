@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.emulator, pytest.mark.slow(seconds=15)]
+pytestmark = [pytest.mark.spark, pytest.mark.emulator, pytest.mark.long(seconds=10)]
 
 
 def test_a_signal_to_the_group_reaches_no_jvm_so_the_running_epoch_is_committed(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
 
 from penstock.event import Version
 from penstock.event.schema_events import note_columns, schema_events
@@ -20,7 +24,31 @@ PARTITIONS = 3
 
 
 def test_each_partition_has_the_event_before_the_rows_with_the_new_columns(broker: KafkaBroker) -> None:
-    target = Target(broker, format=ChangeFeedFormat(), partitions=PARTITIONS, topic="told.{table}")
+    deliver_and_read(broker, "told")
+
+
+@pytest.mark.parametrize("answer", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, None])
+def test_a_broker_that_does_not_know_its_new_topic_yet_is_asked_again(
+    broker: KafkaBroker, answer: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, asked, list_topics = f"new{answer}", [], AdminClient.list_topics
+
+    def too_early(client: AdminClient, *topics: str, **options: Any) -> Any:
+        found = list_topics(client, *topics, **options)
+        if topics == (f"{name}.orders",):
+            asked.append(topics)
+            if len(asked) == 1:
+                error = None if answer is None else KafkaError(answer)
+                return SimpleNamespace(topics={topics[0]: SimpleNamespace(partitions={}, error=error)})
+        return found
+
+    monkeypatch.setattr(AdminClient, "list_topics", too_early)
+    deliver_and_read(broker, name)
+    assert len(asked) > 2
+
+
+def deliver_and_read(broker: KafkaBroker, name: str) -> None:
+    target = Target(broker, format=ChangeFeedFormat(), partitions=PARTITIONS, topic=f"{name}.{{table}}")
     known, told = None, []
     for number in range(60):
         row = {"id": number}
@@ -33,7 +61,7 @@ def test_each_partition_has_the_event_before_the_rows_with_the_new_columns(broke
         told.append(each)
     target.deliver(told)
     found: dict[int, list[str]] = {}
-    for message in read_all(broker.address, "told.orders"):
+    for message in read_all(broker.address, f"{name}.orders"):
         content = json.loads(message.value() or b"")
         partition = found.setdefault(message.partition() or 0, [])
         if content["_change_type"] == "schema":

@@ -20,7 +20,7 @@ from penstock.io.spanner.query import ROOT, change_stream_query
 from penstock_emulators.spanner import SpannerEmulator
 from tests.integration.spanner.conftest import POSTGRESQL, nanoseconds_of
 
-pytestmark = [pytest.mark.emulator, pytest.mark.slow]
+pytestmark = [pytest.mark.emulator, pytest.mark.long(seconds=5)]
 SECOND = 1_000_000_000
 
 

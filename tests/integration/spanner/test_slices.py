@@ -13,6 +13,8 @@ from penstock.spark.spanner import SpannerDataSource, SpannerRows, SpannerSlices
 from tests.integration.spanner.conftest import INSTANCE, PROJECT, on_both_services
 from tests.support.waiting import join
 
+pytestmark = pytest.mark.long(seconds=5)
+
 SLICES = 6
 
 
@@ -34,9 +36,7 @@ def rows(stream: SpannerSlices, start: Any, end: Any) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.long_cases("google", seconds=5)
 @on_both_services
-@pytest.mark.slow(seconds=15)
 def test_slices_under_churn_have_each_committed_row_once(database: Any) -> None:
     stream, stopped = slices(database), threading.Event()
     committed = 0

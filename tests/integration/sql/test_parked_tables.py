@@ -31,6 +31,8 @@ from tests.integration.sql.parking_jobs import (
     event_of,
 )
 
+pytestmark = pytest.mark.long(seconds=5)
+
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_lost_doubled_or_reordered_by_crashes_paused_drivers_and_both_ways_to_send(

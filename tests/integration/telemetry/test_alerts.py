@@ -20,7 +20,7 @@ from tests.support.sick_pipeline import export_sick_pipeline
 from tests.support.waiting import wait_until
 from tools import prometheus
 
-pytestmark = pytest.mark.prometheus
+pytestmark = [pytest.mark.prometheus, pytest.mark.long(seconds=5)]
 
 RULES = Path(__file__).resolve().parents[3] / "docs" / "telemetry" / "alerts.yml"
 OURS = {"job": "penstock", "instance": "orders:9464"}

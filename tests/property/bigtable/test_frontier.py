@@ -15,6 +15,8 @@ from penstock.io.bigtable.keys import EVERYTHING, KeyRange, missing, tiles, unit
 from penstock.io.bigtable.record import Continuation
 from penstock.io.bigtable.tracker import FrontierCoder
 
+pytestmark = pytest.mark.long(seconds=5)
+
 keys = st.binary(min_size=1, max_size=2)
 cuts = st.lists(keys, unique=True, max_size=6).map(sorted)
 

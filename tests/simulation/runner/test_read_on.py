@@ -25,6 +25,8 @@ from penstock.runner.tasks.epoch import EpochLimits
 from tests.conformance.toy_source import LISTS, Lists, ReadFromLists, Record
 from tests.simulation.stream import run_stream
 
+pytestmark = pytest.mark.long(seconds=5)
+
 SECOND = 1_000_000_000
 START = time.time_ns() // SECOND * SECOND - 100 * SECOND
 ENDS = [START + 20 * SECOND, START + 30 * SECOND, None]
@@ -112,7 +114,6 @@ def read_endlessly(name: str, folder: Path) -> None:
     )
 
 
-@pytest.mark.long_cases("1000", seconds=5)
 @pytest.mark.parametrize(
     "epochs", [2, 1000, *(pytest.param(each, marks=pytest.mark.campaign) for each in (0, 1, 3, 4, 5, 7))]
 )

@@ -119,7 +119,7 @@ finally:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long(seconds=5)
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

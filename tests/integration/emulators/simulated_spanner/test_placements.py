@@ -14,7 +14,7 @@ from penstock_emulators.simulated_spanner import SimulatedSpanner
 from tests.integration.emulators.simulated_spanner.conftest import GOOGLESQL, INSTANCE, POSTGRESQL, PROJECT
 from tests.support.epochs import Epochs
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long(seconds=5)
 NAMES = {GOOGLESQL: ("T", "Changes"), POSTGRESQL: ("t", "changes")}
 DDL = {
     GOOGLESQL: [
@@ -25,7 +25,6 @@ DDL = {
 }
 
 
-@pytest.mark.long_cases("IMMUTABLE_KEY_RANGE", seconds=5)
 @pytest.mark.parametrize("mode", ["IMMUTABLE_KEY_RANGE", "MUTABLE_KEY_RANGE"])
 def test_changes_of_a_placement_that_is_added_later_are_read_and_hold_the_watermark(
     connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, mode: str

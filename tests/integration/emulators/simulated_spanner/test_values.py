@@ -18,7 +18,7 @@ from penstock.io.spanner.events import EventConverter
 from tests.integration.emulators.simulated_spanner.conftest import GOOGLESQL, POSTGRESQL, History
 from tests.integration.emulators.simulated_spanner.test_histories import MUTABLE, read_with_penstock
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long(seconds=5)
 CAPTURE = "value_capture_type = 'NEW_ROW'"
 ARRAYS = (
     ", V INTERVAL, Ts ARRAY<TIMESTAMP>, Js ARRAY<JSON>, Us ARRAY<UUID>, Ys ARRAY<BYTES(MAX)>, Ds ARRAY<DATE>, "
@@ -84,7 +84,6 @@ _SHOWN: dict[Kind, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.long_cases("GOOGLE_STANDARD_SQL-immutable", "POSTGRESQL-mutable", seconds=5)
 @pytest.mark.parametrize("mutable", [False, True], ids=["immutable", "mutable"])
 @pytest.mark.parametrize("dialect", [GOOGLESQL, POSTGRESQL])
 def test_events_replay_to_the_values_of_every_column_type(

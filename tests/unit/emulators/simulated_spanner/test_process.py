@@ -13,11 +13,12 @@ from penstock_emulators.server_process import EmulatorStartError
 from penstock_emulators.simulated_spanner import Control, ControlError, SimulatedSpanner
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.long(seconds=5)
+
 PATH = "projects/p/instances/i/databases/d"
 DDL = ["CREATE TABLE T (Id INT64) PRIMARY KEY (Id)", "CREATE CHANGE STREAM S FOR ALL"]
 
 
-@pytest.mark.slow
 def test_the_process_starts_restarts_empty_and_refuses_a_port_in_use() -> None:
     with SimulatedSpanner.start(partitions=3) as simulation:
         simulation.create_database("p", "i", "d", DDL)
@@ -42,7 +43,6 @@ def test_the_process_starts_restarts_empty_and_refuses_a_port_in_use() -> None:
             simulation.control.live(PATH, "S")
 
 
-@pytest.mark.slow
 def test_the_process_ends_with_its_parent_process() -> None:
     program = (
         "from penstock_emulators.simulated_spanner import SimulatedSpanner; import time\n"
