@@ -13,8 +13,6 @@ ARGS ?=
 # and takes over tests of another when it has no more, so most modules run in one worker and their servers start once.
 SHARED := -n 3 --dist worksteal
 FAST := tests/unit -m "not slow" $(SHARED)
-# Most long tests wait for pipelines: three of them use one core.
-LONG := -n 5 --dist worksteal
 
 # Many images set this variable. Each of the hundreds of Python processes of a test run would then compile Beam, pandas
 # and the test modules: a third of all CPU time.
@@ -35,8 +33,8 @@ quickstart: $(READY_FOR_DEMO)  ## penstock quickstart: the same in short, on a s
 test: $(READY)      ## the tests (10 minutes on two cores)
 	$(BIN)/python -m pytest $(SHARED) $(ARGS)
 
-long: $(READY)      ## the long tests, which CI runs too: other services and modes, and pipelines that are killed again and again (25 minutes more)
-	PENSTOCK_LONG=1 $(BIN)/python -m pytest $(LONG) $(ARGS)
+long: $(READY)      ## the long tests, which CI runs too: other services and modes, and pipelines that are killed again and again (half an hour more)
+	PENSTOCK_LONG=1 $(BIN)/python -m pytest $(SHARED) $(ARGS)
 
 check: lint         ## lint and the quick unit tests (a minute and a half)
 	$(BIN)/python -m pytest $(FAST) $(ARGS)
