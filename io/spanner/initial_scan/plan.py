@@ -118,7 +118,7 @@ def tables_of(query: Query) -> dict[str, SchemaTable]:
 
 
 def primary_keys(rows: Iterable[Sequence[Any]]) -> dict[str, tuple[str, ...]]:
-    """Return the columns of the primary key of each table, in the order of the key. `rows`: those of `KEY_COLUMNS`."""
+    """Return the columns of each table's primary key, in the order of the key. `rows`: the answer to `KEY_COLUMNS`."""
     keys: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     for schema, table, column, position in rows:
         keys[_name(schema, table)].append((int(position), column))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
@@ -14,8 +13,6 @@ from penstock.event.plain_types import plain_images
 from penstock.io.columnar.arrow_rows import rows_of_arrow, rows_to_arrow
 from penstock.io.columnar.check import unfit
 from penstock.io.columnar.table_rows import KEY, key_text
-from penstock.verify.keys import encode_values
-from penstock.verify.rounds import REFUSED, ColumnDifference
 
 
 @dataclass(slots=True)
@@ -61,17 +58,3 @@ class ColumnarRows:
         for row, event in zip(rows, events, strict=True):
             row |= plain_images(event.schema)(event.key) or {}
         return rows_to_arrow(rows, self._stored_schema, events[0].source if events else Source(""))
-
-    def _differences(self, wanted: Image | None, found: Image) -> Sequence[ColumnDifference]:
-        """Return the columns of `wanted` whose values differ. A column that the source has dropped is not in it."""
-        if wanted is None:
-            return [REFUSED]
-        return [
-            ColumnDifference(name, _text(value), _text(found.get(name)))
-            for name, value in wanted.items()
-            if encode_values(value) != encode_values(found.get(name))
-        ]
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.event.model import ChangeEvent, TableSchema, Version
-from penstock.event.replica import decode_version
+from penstock.event.model import ChangeEvent, TableSchema
 from penstock.io.columnar.arrow_rows import arrow_schema
 from penstock.io.columnar.table_rows import DELETED, KEY, PREFIX, VERSION
 from penstock.io.columnar.table_target import EpochTableTarget
 from penstock.verify.columnar_rows import ColumnarRows
 from penstock.verify.digests import digests_of_columns, no_rows
 from penstock.verify.keys import NO_KEY
-from penstock.verify.rounds import Look, StoredRow
+from penstock.verify.rounds import Look, StoredRow, column_differences, stored_version
 from penstock.verify.source import SourceRows
 
 
@@ -88,9 +87,9 @@ class ColumnarTable(ColumnarRows):
             without_key
             | {
                 row[KEY]: StoredRow(
-                    _version(row[VERSION]),
+                    stored_version(row[VERSION]),
                     bool(row[DELETED]),
-                    self._differences(wanted.get(row[KEY]), row) if rows[row[KEY]] is not None else (),
+                    column_differences(wanted.get(row[KEY]), row) if rows[row[KEY]] is not None else (),
                     copies[row[KEY]],
                 )
                 # A tombstone beside a row of the same key is not what readers see.
@@ -104,10 +103,3 @@ def _digests(rows: pa.Table) -> pa.RecordBatch:
     """Return the digests of rows: the first column has the keys."""
     keys, *columns = (column.combine_chunks() for column in rows.columns)
     return digests_of_columns(keys, columns)
-
-
-def _version(text: str | None) -> Version | None:
-    try:
-        return decode_version(text or "")
-    except ValueError:
-        return None

@@ -32,7 +32,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def encode_values(values: Any) -> bytes:
-    """Return the bytes that equal values of rows share. What they decode to has the same bytes."""
+    """Return the bytes that equal values of rows share. Values that are decoded from them have the same bytes."""
     try:
         return _encode(values)
     except OverflowError:  # a time after the year 2262, in nanoseconds

@@ -30,7 +30,7 @@ from penstock.verify.digests import digests_of_values, no_rows
 from penstock.verify.file_changes import FileKind, UnreadableLineError
 from penstock.verify.keys import encode_values
 from penstock.verify.replay import Change, ReplayedRow, folded, row_changes
-from penstock.verify.rounds import Look, StoredRow
+from penstock.verify.rounds import Look, StoredRow, column_differences
 from penstock.verify.source import SourceRows
 
 _PART = 5_000
@@ -96,7 +96,7 @@ class ReplayedFiles(ColumnarRows):
             key: StoredRow(
                 decode_version(row.version),
                 row.deleted,
-                () if row.deleted or rows[key] is None else self._differences(wanted.get(key), row.values),
+                () if row.deleted or rows[key] is None else column_differences(wanted.get(key), row.values),
             )
             for key, row in self._with_keys(list(rows)).items()
         }

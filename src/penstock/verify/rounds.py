@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock.compat import StrEnum
-from penstock.event.model import ChangeEvent, Version
+from penstock.event.model import ChangeEvent, Image, Version
+from penstock.event.replica import decode_version
+from penstock.verify.keys import encode_values
 
 BATCH = 20_000
 """Keys that one round reads at most."""
@@ -74,6 +76,32 @@ class StoredRow(NamedTuple):
     deleted: bool
     columns: Sequence[ColumnDifference] = ()
     copies: int = 1
+
+
+def stored_version(text: str | None) -> Version | None:
+    """Return the version that a row of the target has; None: it is no version of Penstock."""
+    try:
+        return decode_version(text or "")
+    except ValueError:
+        return None
+
+
+def column_differences(wanted: Image | None, found: Image) -> list[ColumnDifference]:
+    """Return the columns of `wanted` whose values differ. A column that the source has dropped is not in it.
+
+    `wanted`: what the sink would have stored; None: it refuses the row.
+    """
+    if wanted is None:
+        return [REFUSED]
+    return [
+        ColumnDifference(name, _text(value), _text(found.get(name)))
+        for name, value in wanted.items()
+        if encode_values(value) != encode_values(found.get(name))
+    ]
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 class Look(NamedTuple):

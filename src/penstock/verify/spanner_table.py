@@ -6,7 +6,7 @@ Rows and their versions are in two tables, which one transaction of the sink wri
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from penstock.errors import UsageError
 from penstock.event.keys import canonical_key
-from penstock.event.model import ChangeEvent, Image, TableSchema, Version
-from penstock.event.replica import decode_version
+from penstock.event.model import ChangeEvent, Image, TableSchema
 from penstock.io.columnar.table_rows import key_text
 from penstock.io.spanner.client import Client
 from penstock.io.spanner.events import EventConverter, table_schema
@@ -31,8 +30,8 @@ from penstock.io.spanner.sink.values import key_text as key_of_version
 from penstock.io.spanner.source import EMULATOR_VARIABLE, Connection
 from penstock.io.staging.options import UNAVAILABLE_SECONDS
 from penstock.verify.digests import digests_of_values, no_rows
-from penstock.verify.keys import NO_KEY, encode_values, key_values
-from penstock.verify.rounds import REFUSED, ColumnDifference, Look, StoredRow
+from penstock.verify.keys import NO_KEY, key_values
+from penstock.verify.rounds import ColumnDifference, Look, StoredRow, column_differences, stored_version
 from penstock.verify.source import SourceRows
 from penstock.verify.spanner_values import form_of, key_value, stored_value
 
@@ -187,7 +186,7 @@ class SpannerTable:
         of_versions = {key_of_version(list(values.values())): key for key, values in keys.items()}
         wanted = [json.dumps([self.name, each]) for each in of_versions]
         entries = _rows(_VERSIONS, self.client.read_keys(_VERSIONS, wanted, timestamp)).rows
-        versions = {of_versions[entry["RowKey"]]: _version(entry["Version"]) for entry in entries}
+        versions = {of_versions[entry["RowKey"]]: stored_version(entry["Version"]) for entry in entries}
         return {
             key: StoredRow(
                 versions.get(key), key not in present, self._differences(rows[key], present.get(key))
@@ -196,17 +195,8 @@ class SpannerTable:
             if key in present or key in versions
         }
 
-    def _differences(self, event: ChangeEvent | None, found: Image | None) -> Sequence[ColumnDifference]:
-        if event is None or found is None:
-            return []
-        wanted = self._stored(event)
-        if wanted is None:
-            return [REFUSED]
-        return [
-            ColumnDifference(name, _text(value), _text(found[name]))
-            for name, value in wanted.items()
-            if encode_values(value) != encode_values(found[name])
-        ]
+    def _differences(self, event: ChangeEvent | None, found: Image | None) -> list[ColumnDifference]:
+        return [] if event is None or found is None else column_differences(self._stored(event), found)
 
     def _read(self, table: Table, rest: KeyRange, *, limit: int) -> _Rows:
         return _rows(table, self.client.read(table, rest, self._now(), limit=limit))
@@ -236,14 +226,3 @@ def _rows(table: Table, call: Iterable[bytes]) -> _Rows:
             last_key = part.last_key
     reader.finish()
     return _Rows(table_schema(reader.columns), rows, last_key)
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _version(text: str) -> Version | None:
-    try:
-        return decode_version(text)
-    except ValueError:
-        return None

@@ -40,7 +40,7 @@ from penstock.io.sql.statements import (
 from penstock.io.sql.target import SqlTarget
 from penstock.verify.digests import digests_of_columns, digests_of_values
 from penstock.verify.keys import key_values
-from penstock.verify.rounds import REFUSED, ColumnDifference, Look, StoredRow
+from penstock.verify.rounds import REFUSED, ColumnDifference, Look, StoredRow, stored_version
 from penstock.verify.source import SourceRows
 
 _PART = 10_000
@@ -168,7 +168,7 @@ class SqlTable:
                 ]
                 if key in refused:
                     different = [REFUSED]
-                found[key] = StoredRow(_version(found_version), deleted, different)
+                found[key] = StoredRow(stored_version(found_version), deleted, different)
             return Look(found, self._truncated())
 
     def _copy(self, rows: Mapping[str, ChangeEvent | None]) -> set[str]:
@@ -210,7 +210,7 @@ class SqlTable:
     def _truncated(self) -> int | None:
         table = TableName(self.name.schema, TRUNCATIONS)
         query = f"select version from {table} where table_name = %s"
-        versions = [_version(text) for (text,) in self.session.execute(query, (self.name.table,))]
+        versions = [stored_version(text) for (text,) in self.session.execute(query, (self.name.table,))]
         return max((each.order for each in versions if each is not None), default=None)
 
 
@@ -230,10 +230,3 @@ def _value(read: Callable[[str], Any], text: str) -> Any:
         return read(text)
     except (ValueError, ArithmeticError):
         return text
-
-
-def _version(text: str) -> Version | None:
-    try:
-        return decode_version(text)
-    except ValueError:
-        return None
